@@ -28,6 +28,7 @@ TOOLS = {
     "study": "study",
     "threads": "threads",
     "throughput": "throughput",
+    "tuning": "tuning",
     "verdicts": "verdicts",
 }
 

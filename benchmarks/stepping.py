@@ -1,7 +1,8 @@
-"""Compare how fast vectorised environments step with SB3's DummyVecEnv and SubprocVecEnv, in alternating runs."""
+"""Compare how fast vectorised environments step, or models train on them, with SB3's, in alternating runs."""
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
@@ -21,7 +23,9 @@ from benchmarks.measuring import (
     quartiles,
     reported,
     seconds_to_step,
+    since,
 )
+from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import (
     SafeSubprocVecEnv,
     make_ale_vec_env,
@@ -33,6 +37,9 @@ from sb3_ppo_variants.envs import (
 MakeEnv = Callable[[int], VecEnv]
 # The environments that the others are compared with.
 REFERENCE = "SB3's DummyVecEnv"
+# What trains in the reference beside PPOClip.
+THEIRS = f"{REFERENCE}, SB3's PPO"
+SETTINGS: dict[str, Any] = {"n_steps": 256, "batch_size": 64, "seed": 0, "device": "cpu"}
 BREAKOUT, HALFCHEETAH = "BreakoutNoFrameskip-v4", "HalfCheetah-v5"
 
 
@@ -58,6 +65,15 @@ def _in_workers(env_id: str) -> dict[str, MakeEnv]:
     }
 
 
+def _batched(env_id: str) -> dict[str, MakeEnv]:
+    """Return environments in SB3's DummyVecEnv, and as a batch on one and two threads."""
+    return {
+        REFERENCE: partial(make_vec_env, env_id, seed=0),
+        "make_mujoco_vec_env, 1 thread": partial(make_mujoco_vec_env, env_id, seed=0, n_threads=1),
+        "make_mujoco_vec_env, 2 threads": partial(make_mujoco_vec_env, env_id, seed=0, n_threads=2),
+    }
+
+
 WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     "breakout": {
         REFERENCE: partial(_atari, DummyVecEnv),
@@ -72,9 +88,11 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
             make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
         ),
         "make_envpool_vec_env": partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
-        "make_mujoco_vec_env, 1 thread": partial(make_mujoco_vec_env, HALFCHEETAH, seed=0, n_threads=1),
-        "make_mujoco_vec_env, 2 threads": partial(make_mujoco_vec_env, HALFCHEETAH, seed=0, n_threads=2),
+        **_batched(HALFCHEETAH),
     },
+    "hopper": _batched("Hopper-v5"),
+    "walker2d": _batched("Walker2d-v5"),
+    "humanoid": _batched("Humanoid-v5"),
     "lunarlander": _in_workers("LunarLander-v3"),
     "bipedalwalker": _in_workers("BipedalWalker-v3"),
 }
@@ -83,20 +101,41 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
 PACKAGES = {
     "breakout": ("ale_py",),
     "halfcheetah": ("envpool", "mujoco"),
+    "hopper": ("mujoco",),
+    "walker2d": ("mujoco",),
+    "humanoid": ("mujoco",),
     "lunarlander": ("Box2D",),
     "bipedalwalker": ("Box2D",),
 }
 
 
-def measure(envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
-    """Run ``n_steps`` steps in each of the ``envs`` in turn, with the same random actions, and return the seconds."""
+def measure(
+    envs: dict[str, MakeEnv], n_envs: int, n_steps: int, pairs: int, train: bool = False
+) -> dict[str, list[float]]:
+    """Run ``n_steps`` steps in each of the ``envs`` in turn, and return the seconds.
+
+    :param train: train PPOClip in them, and SB3's PPO in the reference, instead of taking the same random actions
+    """
     venvs = {name: make(n_envs) for name, make in envs.items()}
-    for venv in venvs.values():
-        venv.reset()
-    seconds = in_turn({name: partial(seconds_to_step, venv, n_steps) for name, venv in venvs.items()}, pairs)
+    if train:
+        models: dict[str, PPO | PPOClip] = {
+            name: PPOClip("MlpPolicy", venv, **SETTINGS) for name, venv in venvs.items()
+        }
+        models[THEIRS] = PPO("MlpPolicy", envs[REFERENCE](n_envs), **SETTINGS)
+        seconds = in_turn({name: partial(_seconds_to_learn, model, n_steps) for name, model in models.items()}, pairs)
+    else:
+        for venv in venvs.values():
+            venv.reset()
+        seconds = in_turn({name: partial(seconds_to_step, venv, n_steps) for name, venv in venvs.items()}, pairs)
     for venv in venvs.values():
         venv.close()
     return seconds
+
+
+def _seconds_to_learn(model: PPO | PPOClip, n_steps: int) -> float:
+    start = time.perf_counter()
+    model.learn(n_steps * model.n_envs, reset_num_timesteps=False)
+    return since(start)
 
 
 def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]]) -> list[str]:
@@ -115,6 +154,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", action=Count, default=1000, help="steps of each environment in a run (default: %(default)s)"
     )
+    parser.add_argument("--train", action="store_true", help="train in the environments, instead of random actions")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
@@ -125,11 +165,14 @@ def run(options: argparse.Namespace) -> int:
     make_folders(options.json)
     if options.report is None:
         made_with = circumstances(*(package for name in options.workloads for package in PACKAGES[name]))
-        runs = {name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs) for name in options.workloads}
-        measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "runs": runs}
+        runs = {
+            name: measure(WORKLOADS[name], n_envs, n_steps, options.pairs, options.train) for name in options.workloads
+        }
+        measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "trained": options.train, "runs": runs}
     else:
         measured = reported(options.report, "n_envs", "steps", "runs")
-    print("| workload | environments | speed over SB3's DummyVecEnv | steps/s |\n|---|---|---|---|")
+    over = f"{'PPOClip on ' if measured.get('trained') else ''}{REFERENCE}"
+    print(f"| workload | environments | speed over {over} | steps/s |\n|---|---|---|---|")
     for name, seconds in measured["runs"].items():
         print("\n".join(rows(name, measured["n_envs"], measured["steps"], seconds)))
     if options.json is not None:

@@ -130,6 +130,10 @@ CASES = {
     "`CnnPolicy`": Case("CnnPolicy", IMAGE, DISCRETE),
     "`distribution='squashed_gaussian'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("squashed_gaussian")),
     "`distribution='beta'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("beta")),
+    "`distribution='beta'`, `MlpLstmPolicy`": Case("MlpLstmPolicy", VECTOR, CONTINUOUS, drawn("beta")),
+    "`distribution='beta'`, `actor_keys` or `critic_keys`": Case(
+        "MultiInputPolicy", DICT, CONTINUOUS, {"policy_kwargs": {"distribution": "beta", "actor_keys": ["a"]}}
+    ),
     "`std='state'`": Case("MlpPolicy", VECTOR, CONTINUOUS, drawn("gaussian", std="state")),
     "gSDE (`use_sde=True`)": Case("MlpPolicy", VECTOR, CONTINUOUS, {"use_sde": True}),
     "`MaskableMlpPolicy`": Case("MaskableMlpPolicy", VECTOR, DISCRETE),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf, log
 from numbers import Real
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -42,7 +42,6 @@ Wrapped: TypeAlias = Any
 Formula: TypeAlias = Callable[[Parameters, Parameters], th.Tensor]
 OutcomeFormula: TypeAlias = Callable[[th.Tensor, th.Tensor], th.Tensor]
 RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
-Kind = TypeVar("Kind", bound=th.distributions.Distribution)
 
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
@@ -323,17 +322,20 @@ def _jensen_shannon_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) 
     return (_kl_of_outcomes(p, mixture) + _kl_of_outcomes(q, mixture)) / 2
 
 
-def _gaussian(distribution: Wrapped) -> Parameters:
-    normal = _of_kind(Normal, distribution, distribution.distribution)
-    return normal.mean, normal.stddev
+def _read(kind: type[th.distributions.Distribution], *names: str) -> Callable[[Wrapped], Parameters]:
+    """Return a function that reads these attributes of the PyTorch distribution, or of the several, that SB3's wraps.
 
+    :param kind: its class. A subclass of an SB3 distribution may draw its actions from another one
+    """
 
-def _categorical(distribution: Wrapped) -> Parameters:
-    return (_of_kind(Categorical, distribution, distribution.distribution).logits,)
+    def parameters(distribution: Wrapped) -> Parameters:
+        found = distribution.distribution
+        parts = found if isinstance(found, list | tuple) else [found]
+        if any(type(part) is not kind for part in parts):
+            raise MissingKLError(_missing(distribution))
+        return tuple(getattr(part, name) for part in parts for name in names)
 
-
-def _multi_categorical(distribution: Wrapped) -> Parameters:
-    return tuple(_of_kind(Categorical, distribution, part).logits for part in distribution.distribution)
+    return parameters
 
 
 def _masked_categorical(distribution: Wrapped) -> Parameters:
@@ -352,27 +354,18 @@ def _masked_logits(distribution: Distribution, found: Wrapped) -> th.Tensor:
     return logits
 
 
-def _bernoulli(distribution: Wrapped) -> Parameters:
-    return (_of_kind(Bernoulli, distribution, distribution.distribution).logits,)
-
-
-def _of_kind(kind: type[Kind], distribution: Distribution, found: th.distributions.Distribution) -> Kind:
-    # A subclass of an SB3 distribution may draw its actions from a different PyTorch distribution.
-    if type(found) is not kind:
-        raise MissingKLError(_missing(distribution))
-    return found
-
-
 _CATEGORIES = _Discrete(_of_categories, "MultiCategoricalDistribution")
 _COINS = _Discrete(_of_coins, "BernoulliDistribution")
 _OF_CATEGORIES = (_CATEGORIES.kl, _CATEGORIES.renyi, _CATEGORIES.jensen_shannon)
-for _cls in (DiagGaussianDistribution, StateDependentNoiseDistribution):
-    _REGISTRY[_cls] = Divergences(_cls, _gaussian, _gaussian_kl, _gaussian_renyi)
-_REGISTRY[CategoricalDistribution] = Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES)
-_REGISTRY[MultiCategoricalDistribution] = Divergences(MultiCategoricalDistribution, _multi_categorical, *_OF_CATEGORIES)
-_REGISTRY[BernoulliDistribution] = Divergences(
-    BernoulliDistribution, _bernoulli, _COINS.kl, _COINS.renyi, _COINS.jensen_shannon
-)
+_gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
+for _divergences in (
+    Divergences(DiagGaussianDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
+    Divergences(StateDependentNoiseDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
+    Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
+    Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
+    Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), _COINS.kl, _COINS.renyi, _COINS.jensen_shannon),
+):
+    _REGISTRY[_divergences.distribution] = _divergences
 _BUILT_IN = [*_REGISTRY.values()]
 # The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
 _MASKED: dict[str, Callable[[Wrapped], Parameters]] = {

@@ -1,4 +1,6 @@
-"""Pure functions that the losses of all objectives share; the objectives are in ``sb3_ppo_variants.objectives``.
+"""Pure functions that the losses of all objectives share.
+
+The objectives are in ``sb3_ppo_variants.objectives``, and the value losses in ``sb3_ppo_variants.value_losses``.
 
 Equation numbers are those of Schulman et al. 2017, "Proximal Policy Optimization Algorithms"
 (https://arxiv.org/abs/1707.06347). The paper maximises L; these functions return -L, to be minimised.
@@ -7,7 +9,8 @@ Every tensor has the shape ``(batch,)``. Losses and estimates are scalars, the m
 """
 
 import torch as th
-from torch.nn import functional as F
+
+from sb3_ppo_variants.errors import ArgumentError
 
 # Keeps the division finite when all advantages are equal; SB3's value.
 ADVANTAGE_EPSILON = 1e-8
@@ -26,46 +29,17 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
 
 
-def value_loss(
-    values: th.Tensor,
-    old_values: th.Tensor,
-    returns: th.Tensor,
-    clip_range_vf: float | None = None,
-    pessimistic: bool = True,
-) -> th.Tensor:
-    """Compute L^VF of equation 9: E[(V - R)^2], or its clipped form if ``clip_range_vf`` is given.
+def check_loss(loss: object, part: object) -> None:
+    """Check what an objective or a value loss returned for a minibatch.
 
-    The clipped form comes from OpenAI Baselines' ppo2 and is not in the paper:
-    E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)]. The maximum makes it pessimistic: clipping only
-    removes the gradient where moving further would lower the error, never where the value has moved the wrong way.
-
-    There is no factor 1/2 here: as in SB3, it is part of ``vf_coef``. SB3's default ``vf_coef=0.5`` therefore means
-    1/2 E[...] with a coefficient of 1, and Baselines' 0.5 * (1/2 E[...]) means ``vf_coef=0.25``.
-
-    :param values: V, the current value estimates
-    :param old_values: V_old, the estimates made during the rollout
-    :param returns: R, the TD(lambda) targets
-    :param clip_range_vf: eps_v, in units of the return; ``None`` does not clip
-    :param pessimistic: False takes the clipped error without the maximum, as SB3 does
+    :param part: the objective or the value loss
+    :raises ArgumentError: if the loss is not a scalar tensor
     """
-    if clip_range_vf is None:
-        return F.mse_loss(returns, values)
-    clipped_values = old_values + th.clamp(values - old_values, -clip_range_vf, clip_range_vf)
-    if not pessimistic:
-        return F.mse_loss(returns, clipped_values)
-    return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
-
-
-def huber_loss(values: th.Tensor, returns: th.Tensor, delta: float) -> th.Tensor:
-    """Compute E[h(V - R)] with h(x) = x^2 where ``|x|`` <= delta, and 2 delta ``|x|`` - delta^2 elsewhere.
-
-    This is twice the usual form, so that it equals E[(V - R)^2] for small errors, and ``vf_coef`` has the same meaning.
-
-    :param values: V, the current value estimates
-    :param returns: R, the TD(lambda) targets
-    :param delta: the error from which on the loss is linear, in units of the return
-    """
-    return 2 * F.huber_loss(values, returns, delta=delta)
+    if not isinstance(loss, th.Tensor) or loss.shape != ():
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
+        raise ArgumentError(
+            f"{type(part).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the samples"
+        )
 
 
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:

@@ -1,16 +1,16 @@
-"""The value losses, L^VF of equation 9 of https://arxiv.org/abs/1707.06347. Their formulas are in ``losses.py``.
+"""The value losses, L^VF of equation 9 of https://arxiv.org/abs/1707.06347.
 
-There is no factor 1/2 in them: as in SB3, it is part of ``vf_coef``.
+There is no factor 1/2 in them: as in SB3, it is part of ``vf_coef``. SB3's default ``vf_coef=0.5`` therefore means
+1/2 E[...] with a coefficient of 1, and OpenAI Baselines' 0.5 * (1/2 E[...]) means ``vf_coef=0.25``.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch as th
+from torch.nn import functional as F
 
-from sb3_ppo_variants import losses
 from sb3_ppo_variants.arguments.rules import FLAG, NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.errors import ArgumentError
 
 
 class ValueLoss(ABC):
@@ -40,12 +40,15 @@ class SquaredError(ValueLoss):
 
     def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
         """E[(V - R)^2]."""
-        return losses.value_loss(values, old_values, returns)
+        return F.mse_loss(returns, values)
 
 
 @dataclass(frozen=True)
 class ClippedError(ValueLoss):
-    """The squared error of values that are clipped around the old ones.
+    """The squared error of values that are clipped around the old ones, which is not in the paper.
+
+    The maximum makes it pessimistic: clipping only removes the gradient where moving further would lower the error,
+    never where the value has moved the wrong way.
 
     :param clip_range: how far a value may move before it is clipped, in units of the return, >= 0
     :param pessimistic: True takes the maximum with the unclipped error, as OpenAI Baselines' ppo2 does, which
@@ -61,8 +64,11 @@ class ClippedError(ValueLoss):
         FLAG.check("pessimistic", self.pessimistic)
 
     def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
-        """See :func:`sb3_ppo_variants.losses.value_loss`."""
-        return losses.value_loss(values, old_values, returns, self.clip_range, self.pessimistic)
+        """E[max((V - R)^2, (V_old + clip(V - V_old, -eps_v, eps_v) - R)^2)], or without the maximum."""
+        clipped_values = old_values + th.clamp(values - old_values, -self.clip_range, self.clip_range)
+        if not self.pessimistic:
+            return F.mse_loss(returns, clipped_values)
+        return th.max((values - returns) ** 2, (clipped_values - returns) ** 2).mean()
 
     def coefficients(self) -> dict[str, float]:
         """Return the range, under SB3's name."""
@@ -73,7 +79,8 @@ class ClippedError(ValueLoss):
 class Huber(ValueLoss):
     """Huber's loss: the squared error near the return, and linear in the error beyond ``delta``.
 
-    Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990) compare it with the squared error.
+    Andrychowicz et al. 2021 (https://arxiv.org/abs/2006.05990) compare it with the squared error. This is twice the
+    usual form, so that it equals the squared error for small errors, and ``vf_coef`` has the same meaning.
 
     :param delta: the error from which on the loss is linear, in units of the return, > 0
     :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
@@ -85,20 +92,5 @@ class Huber(ValueLoss):
         POSITIVE.check("delta", self.delta)
 
     def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
-        """See :func:`sb3_ppo_variants.losses.huber_loss`."""
-        return losses.huber_loss(values, returns, self.delta)
-
-
-def value_loss_of(value_loss: ValueLoss, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
-    """Return the value loss of a minibatch.
-
-    :raises ArgumentError: if it is not a scalar tensor
-    """
-    loss = value_loss.loss(values, old_values, returns)
-    if not isinstance(loss, th.Tensor) or loss.shape != ():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
-        raise ArgumentError(
-            f"{type(value_loss).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
-            "samples"
-        )
-    return loss
+        """E[h(V - R)] with h(x) = x^2 where ``|x|`` <= delta, and 2 delta ``|x|`` - delta^2 elsewhere."""
+        return 2 * F.huber_loss(values, returns, delta=self.delta)

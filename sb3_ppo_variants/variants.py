@@ -17,7 +17,6 @@ from sb3_ppo_variants.arguments.rules import (
     NON_NEGATIVE,
     POSITIVE,
     Rule,
-    current_value,
     documented_like,
     given_in,
     instance,
@@ -136,7 +135,7 @@ class PPOClip(PPOBase):
         super().__init__(**given_in(locals()))
 
     def _objective(self) -> Clipped:
-        return Clipped(current_value("clip_range", self.clip_range, self._current_progress_remaining))
+        return Clipped(self.current_argument("clip_range"))
 
 
 @documented_like(PPOClip)
@@ -217,7 +216,7 @@ class PPOAdaptiveKL(PPOBase):
         return self._adapted_kl_coef
 
     def _objective(self) -> AdaptiveKL:
-        clip_range = self._current_or_none("clip_range")
+        clip_range = None if self.clip_range is None else self.current_argument("clip_range")
         return AdaptiveKL(kl_coef=self.current_kl_coef, desired_kl=self.desired_kl, clip_range=clip_range)
 
     def _keep_objective(self, used: Objective, kl: float | None) -> None:
@@ -286,10 +285,11 @@ class PPOFixedKL(PPOBase):
     @property
     def current_kl_coef(self) -> float:
         """Beta at the current training progress."""
-        return current_value("kl_coef", self.kl_coef, self._current_progress_remaining)
+        return self.current_argument("kl_coef")
 
     def _objective(self) -> KLPenalized:
-        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=self._current_or_none("clip_range"))
+        clip_range = None if self.clip_range is None else self.current_argument("clip_range")
+        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=clip_range)
 
 
 @documented_like(PPOClip)

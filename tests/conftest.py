@@ -3,10 +3,13 @@
 import multiprocessing
 import pickle
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,23 @@ def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> Generator[None, pyt
     report = yield
     skip_without(report, call)
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow all but one in ``n`` cases of each test with the marker ``sampled(n)``.
+
+    Digests of their names choose the cases, so that they are spread over all arguments and stay when others are added.
+    """
+    cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            cases[str(item.path), getattr(item, "originalname", item.name)].append(item)
+    for alike in cases.values():
+        alike.sort(key=lambda item: sha256(item.name.encode()).digest())
+        (n,) = alike[0].get_closest_marker("sampled").args  # type: ignore[union-attr]
+        for item in alike[ceil(len(alike) / n) :]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

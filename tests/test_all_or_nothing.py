@@ -188,12 +188,14 @@ def some(n: int) -> list[int]:
 CLASSES = [*VARIANTS, PPOCustom]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("separate", [False, True])
 def test_at_lines_of_the_package(path: str, separate: bool) -> None:
     undone, done = whole_at(ready(PPOAdaptiveKL, path, separate), of_package, some)
     assert undone > 15 and done > 0
 
 
+@pytest.mark.sampled(3)
 def test_at_lines_of_all_that_it_calls(path: str) -> None:
     undone, done = whole_at(ready(PPOCustom, path, False), everywhere, some)
     assert undone > 10 and done > 0

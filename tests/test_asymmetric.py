@@ -147,6 +147,7 @@ DIVISIONS: dict[str, tuple[spaces.Dict, dict[str, list[str]], Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:neither actor_keys nor critic_keys")
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("name", DIVISIONS)
@@ -177,6 +178,7 @@ def test_updates_with_masks_are_the_same(double_precision: Callable[[Any], None]
     assert_same_update(model)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("n_envs", [1, 3, 150])
 @pytest.mark.parametrize("name", ["both", "disjoint", "critic"])

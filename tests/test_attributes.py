@@ -99,6 +99,7 @@ def test_the_table_names_every_argument() -> None:
     assert rows().keys() == arguments - {"policy", "env", "_init_setup_model"}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", rows())
 def test_here(name: str) -> None:
     cls = OF_CLASS.get(name, PPOClip)
@@ -112,6 +113,7 @@ def test_here(name: str) -> None:
         assert not th.equal(set_later, never_set)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in rows() if rows()[name][0]])
 def test_in_sb3(name: str) -> None:
     says, value = rows()[name][0], VALUES[name]

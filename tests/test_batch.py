@@ -17,6 +17,7 @@ from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Obj
 from sb3_ppo_variants.objectives import Clipped, check_gradient
 
 
+@pytest.mark.sampled(2)
 @dataclass(frozen=True)
 class OfStates(Objective):
     """Depends on both KLs and on the entropy, each with a weight of its own in each state."""

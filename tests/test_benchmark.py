@@ -58,6 +58,7 @@ def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
     assert env.num_envs == 32
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", workloads.BARS)
 def test_workloads_with_a_bar(name: str) -> None:
     """SB3's PPO and ours have the same spaces and the same number of environments."""
@@ -131,12 +132,23 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
 
 
+@pytest.mark.slow
+def test_training_in_the_environments_of_stepping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--workloads", "hopper", "--pairs", "1", "--n-envs", "2", "--steps", "8", "--train"]
+    assert main(["stepping", *small, "--json", str(tmp_path / "trained.json")]) == 0
+    table = capsys.readouterr().out
+    assert "speed over PPOClip on SB3's DummyVecEnv" in table and f"| hopper | {stepping.THEIRS} | 0." in table
+    assert main(["stepping", "--report", str(tmp_path / "trained.json")]) == 0
+    assert capsys.readouterr().out == table
+
+
 def test_the_table_of_stepping() -> None:
     """The ratios of paired runs are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
     measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", stepping.WORKLOADS)
 def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
     venvs = [make(1) for make in stepping.WORKLOADS[name].values()]

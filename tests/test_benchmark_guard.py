@@ -12,6 +12,7 @@ from benchmarks.__main__ import main
 from helpers import BOX, noise_envs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bar", "code"), [(-1e9, 1), pytest.param(1e9, 0, marks=pytest.mark.slow)])
 def test_the_cost_of_the_guards(
     bar: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ WITH_REPORTS = (
     "stepping",
     "threads",
     "throughput",
+    "tuning",
 )
 
 

@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from resuming import pendulums
 from stable_baselines3.common.distributions import kl_divergence
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 from test_resume import exact
 
@@ -29,7 +30,8 @@ from helpers import (
 )
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOFixedKL
 from sb3_ppo_variants.distributions import Beta, SquashedGaussian
-from sb3_ppo_variants.policies.boxed import BoxPolicy
+from sb3_ppo_variants.policies.boxed import BoxActions
+from sb3_ppo_variants.policies.head import with_head
 
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "gaussian of state": {"distribution": "gaussian", "std": "state"},
@@ -79,7 +81,7 @@ def test_stored_predicted_and_taken_actions_agree(name: str, fast: bool) -> None
 def test_images_and_dictionaries(observations: Any, name: str) -> None:
     model = small(env=noise_envs(BOX, observations), policy_kwargs=DISTRIBUTIONS[name])
     model.learn(64)
-    assert isinstance(model.policy, BoxPolicy) and model.logger.name_to_value["train/kl"] > 0
+    assert isinstance(model.policy, BoxActions) and model.logger.name_to_value["train/kl"] > 0
     assert BOX.contains(model.predict(model.observation_space.sample())[0])
 
 
@@ -133,11 +135,12 @@ def test_files_hold_the_distribution(cls: Any, name: str) -> None:
 def test_policies_save_themselves(name: str, tmp_path: Path) -> None:
     model = small(policy_kwargs=DISTRIBUTIONS[name])
     model.policy.save(tmp_path / "policy")
-    loaded = BoxPolicy.load(str(tmp_path / "policy"))
+    loaded = with_head(ActorCriticPolicy, BoxActions).load(str(tmp_path / "policy"))
     assert loaded.drawn_from == model.policy.drawn_from and loaded.squash_output
     th.testing.assert_close(loaded.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_interrupted_runs_resume_exactly(name: str, fast: bool, tmp_path: Path) -> None:

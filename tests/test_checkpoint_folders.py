@@ -30,6 +30,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("file", ["model.zip", "state.json", "vecnormalize.pkl", "SHA256SUMS"])
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "removed"])
 def test_a_damaged_newest_one_falls_back_to_the_one_before(file: str, damage: str, tmp_path: Path) -> None:

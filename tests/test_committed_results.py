@@ -1,5 +1,6 @@
 """The pages about the committed records say what the command computes from them."""
 
+import json
 import re
 from itertools import combinations, product
 from pathlib import Path
@@ -11,7 +12,8 @@ from committed import HAS_PICTURES, ROOT, needs_records, section
 from comparing import verdict_of
 from scipy.stats import kendalltau
 
-from benchmarks import gallery
+from benchmarks import gallery, tuning
+from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, scores, statistics, tables
 from sb3_ppo_variants.compare.plan import HEADLINE, TABLE_1
@@ -165,18 +167,44 @@ def test_the_page_says_how_memories_compare() -> None:
 
 def test_the_page_says_how_bins_compare_with_hybrid_actions() -> None:
     page, returns = (ROOT / "docs" / "howto" / "hybrid_actions.md").read_text(), returns_of("move-or-kick")
-    bins = {f"ppo_clip env_kwargs={{'n_bins': {n}}}, policy_kwargs={{}}": f"{n} bins" for n in (3, 11, 41)}
-    rows, found = {"ppo_clip": "hybrid", **bins}, arrays("move-or-kick")
+    found, (factorised, joint) = (
+        arrays("move-or-kick"),
+        (
+            f"ppo_clip ent_coef=0, env_kwargs={{{bins}}}, policy_kwargs={{}}"
+            for bins in ("'n_bins': 11, 'factorised': True", "'n_bins': 21")
+        ),
+    )
+    rows = {
+        "ppo_clip": "hybrid",
+        factorised: "11 bins for each dimension, factorised",
+        joint: "21 bins for each dimension, joint",
+    }
     assert found.keys() == rows.keys() and all(len(own) == 10 for own in found.values())
     for label, row in rows.items():
         mean, deviation = returns[label]
         assert f"| {row} | {mean:.2f} ± {deviation:.2f} |" in page
-    hybrid, _ = records.unpack(ROOT / "results" / "move-or-kick.jsonl.gz")
-    ends = [record["score"] for record in hybrid if record["label"] == "ppo_clip"]
-    assert ends.count(-0.8) == 2 and "Two of its seeds end at -0.8" in page
-    apart = {pair for pair, each in statistics.differences(found).items() if each.is_beyond_noise}
-    three, *others = bins
-    assert {frozenset(pair) for pair in apart} == {frozenset({three, each}) for each in ("ppo_clip", *others)}
+    differences = statistics.differences(found)
+    assert {frozenset(pair) for pair, each in differences.items() if each.is_beyond_noise} == {
+        frozenset({"ppo_clip", each}) for each in (factorised, joint)
+    }
+    assert all(differences["ppo_clip", each].estimate.value > 0 for each in (factorised, joint))
+    assert "The two kinds of bins cannot be told apart" in page
+
+
+def test_the_settings_of_hybrid_actions_and_bins_are_those_that_tuning_found() -> None:
+    tuned = json.loads((ROOT / "results" / "move-or-kick-tuning.json").read_text())
+    kinds = tuning.candidates()
+    assert {kind: {*each} for kind, each in kinds.items()} == {kind: {*each} for kind, each in tuned["scores"].items()}
+    assert all(len(of_kind) == 8 for of_kind in kinds.values())
+    assert not {*tuned["seeds"]} & {*range(10)}
+    best = {kind: max(each, key=lambda name: np.mean(each[name])) for kind, each in tuned["scores"].items()}
+    assert best == {
+        "hybrid": "learning_rate=0.003, ent_coef=0.01, log_std_init=-1.0",
+        "factorised": "learning_rate=0.003, ent_coef=0.0, n_bins=11",
+        "joint": "learning_rate=0.003, ent_coef=0.0, n_bins=21",
+    }
+    recipe = recipes.recipe("ppo_clip", tuning.ENV).arguments
+    assert (recipe["learning_rate"], recipe["ent_coef"], recipe["policy_kwargs"]["log_std_init"]) == (0.003, 0.01, -1)
 
 
 def test_the_mean_without_a_limit_rests_on_reacher() -> None:

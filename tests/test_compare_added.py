@@ -156,6 +156,7 @@ def test_human_normalised_scores(tmp_path: Path) -> None:
     assert "| trpo | 1.000 | |" in shares and "Without such a seed: trpo." in shares
 
 
+@pytest.mark.slow
 def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

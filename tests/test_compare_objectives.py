@@ -40,6 +40,7 @@ def test_a_run_has_the_papers_hyperparameters() -> None:
         assert {name: run.hyperparameters[name] for name in table_3} == table_3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 def test_one_command_trains_all_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--preset", "objectives", *SHORT, "--out", str(tmp_path)]

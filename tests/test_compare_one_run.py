@@ -51,6 +51,7 @@ def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
     assert r"FileNotFoundError: no caf\udce9" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
@@ -64,6 +65,7 @@ def test_every_algorithm_is_trained(setting: str) -> None:
     assert json.loads(json.dumps(record)) == record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["ppo_clip", "sb3_ppo"])
 def test_the_fastest_environments_give_the_same_record(setting: str) -> None:
     conditions = Conditions(timesteps=2048, entry="mujoco", parameters={"n_steps": 512, "n_envs": 2})

@@ -77,6 +77,7 @@ def test_the_fastest_environments_make_the_same_runs(tmp_path: Path, capsys: pyt
     assert "3 are finished, 0 to make" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exported = tmp_path / "packed" / "mine.jsonl.gz"
@@ -101,6 +102,7 @@ def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys
     assert files(tmp_path / "second") == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_failed_runs_in_exported_records_are_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -174,6 +176,7 @@ def test_a_full_disk_loses_nothing(
     assert len(files(tmp_path)) == 5 and before.items() < files(tmp_path).items()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
     tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
@@ -215,6 +218,7 @@ def test_an_interrupted_command_names_the_records_that_are_not_written(
     assert len(files(tmp_path)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "close", lambda _: None)
@@ -222,6 +226,7 @@ def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "running").is_dir() and not list((tmp_path / "running").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "records"

@@ -88,6 +88,7 @@ def test_the_entropy_of_a_squashed_gaussian_is_estimated() -> None:
         assert made(PARTS[name])[0].entropy() is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PARTS)
 def test_divergences(name: str) -> None:
     old, new = (made(PARTS[name], seed=seed, dim=1, scale=0.5)[0] for seed in (1, 2))

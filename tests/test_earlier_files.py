@@ -17,6 +17,7 @@ VERSIONS = sorted(FILES.iterdir())
 SAVED = sorted(path for version in VERSIONS for path in version.glob("*.zip"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("file", SAVED, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -122,6 +122,7 @@ def test_wrong_outputs(name: str) -> None:
     assert (caught.value.quantity, caught.value.env_index, caught.value.step) == (quantity, 1, 2 * (AT - 1))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_outputs_of_another_process(name: str) -> None:
     space, place, value, quantity = WRONG[name]
@@ -136,6 +137,7 @@ def test_wrong_outputs_of_another_process(name: str) -> None:
 UNSEEN = ("terminated", "info", "dict", "no dict", "observation ragged")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in WRONG if not name.startswith(UNSEEN)])
 def test_wrong_outputs_of_a_worker_of_sb3(name: str) -> None:
     space, place, value, quantity = WRONG[name]

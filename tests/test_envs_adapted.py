@@ -24,6 +24,7 @@ ADAPTED = r"one of gymnasium's vector environments.* is wrapped as VecMonitor\(G
 MAKE = [partial(gym.make, ENV)] * 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_it_trains_as_sb3_does_in_the_same_environments(kind: Any, mode: AutoresetMode) -> None:

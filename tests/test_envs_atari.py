@@ -29,6 +29,7 @@ def step(venv: VecEnv, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
 OTHERS = [("SpaceInvaders", 0), ("Pong", 32), ("Qbert", 32)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("game", "pixels"),
     # A game with lives and a FIRE button that starts it, and one with neither.
@@ -119,6 +120,7 @@ def test_no_ops_at_the_start() -> None:
     assert frames_at_start({"noop_max": 3}) == {1, 2, 3}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("env_id", "wrapper_kwargs", "sticky"),
     [

@@ -66,6 +66,7 @@ def actions(venv: VecEnv, n_steps: int) -> list[np.ndarray]:
     return [np.array([venv.action_space.sample() for _ in range(venv.num_envs)]) for _ in range(n_steps)]
 
 
+@pytest.mark.sampled(2)
 def test_steps_have_the_form_of_sb3(venv: VecEnv) -> None:
     space = venv.observation_space
     assert venv.num_envs == N_ENVS
@@ -87,6 +88,7 @@ def test_steps_have_the_form_of_sb3(venv: VecEnv) -> None:
     assert n_dones > N_ENVS
 
 
+@pytest.mark.sampled(2)
 def test_what_was_returned_does_not_change(venv: VecEnv) -> None:
     returned: list[Any] = [venv.reset()]
     returned += [venv.step(action) for action in actions(venv, 5)]
@@ -99,6 +101,7 @@ def test_what_was_returned_does_not_change(venv: VecEnv) -> None:
     np.testing.assert_equal(returned[first:], kept[first:])
 
 
+@pytest.mark.sampled(5)
 def test_seeds(make: Callable[..., VecEnv]) -> None:
     def run(venv: VecEnv, seed: int | None) -> list[Any]:
         if seed is not None:
@@ -258,6 +261,7 @@ def test_options_are_for_one_reset() -> None:
         venv.reset()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["sync-NextStep", "async-SameStep", "native", "envpool", "mujoco", "ale"])
 def test_models_train_and_are_evaluated(name: str) -> None:
     venv = BACKENDS[name](n_envs=2)

@@ -115,6 +115,7 @@ def assert_same(ours: VecEnv, theirs: VecEnv, n_steps: int, control: Controller)
     return n_dones
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("env_id", IDS)
 def test_random_actions(env_id: str) -> None:
     ours, theirs = pair(env_id)
@@ -123,12 +124,14 @@ def test_random_actions(env_id: str) -> None:
     assert assert_same(ours, theirs, 1010, control) >= N_ENVS
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("env_id", IDS)
 def test_actions_of_a_policy(env_id: str) -> None:
     ours, theirs = pair(env_id, 1)
     assert_same(ours, theirs, 300, policy_controller(ours))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("env_id", IDS)
 def test_arguments(env_id: str) -> None:
     ours, theirs = pair(env_id, **ARGUMENTS[env_id])
@@ -330,6 +333,7 @@ def forked(action: Callable[[], object]) -> int:
     return process.exitcode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
 def test_a_forked_process_can_drop_the_environments(n_threads: int) -> None:
     gc.collect()

@@ -130,18 +130,21 @@ def envs(kind: type[Scripted]) -> list[Callable[[], gym.Env]]:
     return [partial(kind, number) for number in range(3)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_same_buffer(backend: Callable[..., VecEnv], fast: bool) -> None:
     np.testing.assert_equal(rollout(backend(envs(Scripted)), fast), rollout(DummyVecEnv(envs(Scripted)), fast))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", [param for param in BACKENDS if "native" not in str(param.id)])
 def test_the_same_buffer_of_dictionaries(backend: Callable[..., VecEnv]) -> None:
     ours, theirs = rollout(backend(envs(ScriptedDict)), False), rollout(DummyVecEnv(envs(ScriptedDict)), False)
     np.testing.assert_equal(ours, theirs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_known_rewards_and_ends(backend: Callable[..., VecEnv]) -> None:
     """The second environment, worked out by hand: episodes of 2 (truncated), 3, 1 (truncated) and 4 steps."""
@@ -165,6 +168,7 @@ def test_known_rewards_and_ends(backend: Callable[..., VecEnv]) -> None:
     np.testing.assert_array_equal(ends, [(1, 0, 2), (1, 1, 3), (1, 2, 1), (1, 3, 4)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", [param for param in BACKENDS if "native" not in str(param.id)])
 def test_the_same_infos(backend: Callable[..., VecEnv]) -> None:
     ours, theirs = backend(envs(ScriptedDict)), DummyVecEnv(envs(ScriptedDict))

@@ -166,6 +166,7 @@ FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("name", FAST)
 def test_the_native_library_does_the_same(name: str, double_precision: Callable[[Any], None]) -> None:

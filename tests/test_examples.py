@@ -48,6 +48,7 @@ def run(name: str, folder: Path, *options: str) -> str:
     return result.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in ARGUMENTS])
 def test_example(name: str, tmp_path: Path) -> None:
     output = run(name, tmp_path)

@@ -37,6 +37,7 @@ class Everything(Objective):
         return (penalty - batch.ratio * batch.advantages).mean() + 0.1 * moved
 
 
+@pytest.mark.sampled(3)
 @latin(2, name=CASES, distribution=DISTRIBUTIONS, ent_coef=[0.0, 0.02])
 def test_updates(name: str, distribution: str, ent_coef: float, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]

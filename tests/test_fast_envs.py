@@ -143,6 +143,7 @@ def test_other_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys:
 RESCALED = {"env_wrapper": {"gymnasium.wrappers.RescaleAction": {"min_action": -2.0, "max_action": 2.0}}}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize(
     ("env_id", "changes", "kind"),

@@ -63,6 +63,7 @@ def made(cls: Any, name: str, policy_kwargs: Any = None, **arguments: Any) -> An
     return collected(cls, space, policy_kwargs={**of_parts, **(policy_kwargs or {})}, **arguments)
 
 
+@pytest.mark.sampled(8)
 @latin(2, name=CASES, actions=ACTIONS, ent_coef=[0.0, 0.02])
 def test_updates(name: str, actions: str, ent_coef: float, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
@@ -77,6 +78,7 @@ def assert_close(fast: Any, reference: Any) -> None:
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("actions", ACTIONS)
 def test_all_instructions_compute_the_same(actions: str) -> None:
@@ -95,6 +97,7 @@ class BothKLs(Objective):
         return (penalty - batch.ratio * batch.advantages).mean() + 0.1 * spread
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("actions", ACTIONS)
 def test_own_objectives(actions: str, double_precision: Callable[[Any], None]) -> None:
     objective = BothKLs() if "only_if" in ACTIONS[actions][1] else Everything()

@@ -87,6 +87,7 @@ def assert_same(reference: Any, fast: Any) -> None:
         assert fast.logger.name_to_value[key] == pytest.approx(value, rel=1e-3, abs=1e-5), key
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
 def test_objectives(name: str) -> None:
@@ -94,12 +95,14 @@ def test_objectives(name: str) -> None:
     assert_same(*(updated(cls, fast, BOX, **arguments) for fast in (False, True)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_action_spaces_and_a_buffer_read_twice(space: str) -> None:
     assert_same(*(updated(PPOFixedKL, fast, ACTION_SPACES[space], n_updates=2) for fast in (False, True)))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"gSDE"}))
 def test_objectives_with_masked_actions(name: str) -> None:
@@ -108,6 +111,7 @@ def test_objectives_with_masked_actions(name: str) -> None:
     assert_same(*(updated(cls, fast, space, masked=True, **arguments) for fast in (False, True)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("space", MASKED_SPACES)
 def test_masked_action_spaces_and_a_buffer_read_twice(space: str) -> None:
@@ -181,6 +185,7 @@ def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
         assert all(tensor.is_contiguous() for tensor in (weight, state["exp_avg"], state["exp_avg_sq"]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("cls", [PPO, PPOClip])
 def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:

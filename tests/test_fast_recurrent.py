@@ -48,6 +48,7 @@ def assert_alike(reference: Any, fast: Any) -> None:
         th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_rollouts_and_updates(name: str) -> None:
@@ -62,6 +63,7 @@ def test_the_same_rollouts_and_updates(name: str) -> None:
     assert fast.logger.name_to_value["train/kl"] == pytest.approx(reference.logger.name_to_value["train/kl"], rel=1e-2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_class(variant: Any) -> None:
     assert_alike(*both(variant, "Discrete", 144))

@@ -49,6 +49,7 @@ def test_values_and_log_probabilities_are_those_of_the_policy(name: str) -> None
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sde_sample_freq", [-1, 1, 7])
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("sde", [{}, {"squash_output": True, "net_arch": [4]}, {"full_std": False, "use_expln": True}])
@@ -105,6 +106,7 @@ class SameState(gym.Env):
         return self.reset()[0], 0.0, False, False, {}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ACTION_SPACES)
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_actions_have_the_distribution_of_the_policy(n_envs: int, name: str) -> None:

@@ -91,6 +91,7 @@ def assert_same_update(model: Any) -> None:
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
+@pytest.mark.sampled(3)
 @latin(4, name=CASES, space=ACTION_SPACES, settings=SETTINGS)
 def test_objectives(name: str, space: str, settings: str, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
@@ -99,6 +100,7 @@ def test_objectives(name: str, space: str, settings: str, double_precision: Call
     assert_same_update(model)
 
 
+@pytest.mark.sampled(2)
 @latin(5, name=CASES, sde=SDE, learn_features=[False, True])
 def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
@@ -111,6 +113,7 @@ def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Calla
     assert_same_update(model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures(name: str, double_precision: Callable[[Any], None]) -> None:
     # 100 minibatches.

@@ -31,7 +31,6 @@ from helpers import (
 )
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, SeparateUpdates, check_gradient
-from sb3_ppo_variants.backends.native.own_losses import has_term
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     CISPO,
@@ -50,6 +49,7 @@ from sb3_ppo_variants.objectives import (
     ReverseKL,
     Rollback,
     TrulyPPO,
+    has_term,
 )
 from sb3_ppo_variants.objectives.trust_region import line_through, range_of_ratio
 from sb3_ppo_variants.stops import RatioDeviation
@@ -133,6 +133,7 @@ def test_by_hand(objective: ArrayObjective, values: list[float], opposite: list[
 OTHERS = [ClipHigher(0.0, 0.0), DualClip(0.2, 1.1), Rollback(0.0, 2.0), TrulyPPO(0.0), P3O(0.5, 0.0), SAPO(0.3, 5.0)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("objective", [*OBJECTIVES[:-1], *OTHERS], ids=repr)
 def test_gradients(objective: ArrayObjective) -> None:
     check_gradient(objective)
@@ -234,6 +235,7 @@ def test_every_argument_is_refused_somewhere() -> None:
     }
 
 
+@pytest.mark.sampled(3)
 @latin(3, objective=OBJECTIVES, space=["Box", "Discrete", "MultiDiscrete", "MultiBinary"])
 def test_both_paths_take_the_same_steps(objective: Any, space: str, double_precision: Callable[[Any], None]) -> None:
     env = noise_envs(ACTION_SPACES[space])
@@ -278,6 +280,7 @@ def test_both_paths_take_the_same_steps_with_masks(objective: Any, double_precis
     th.testing.assert_close(flat_weights(fast), flat_weights(reference), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 def test_both_paths_take_the_same_steps_with_a_memory(objective: Any) -> None:
     model = collect(small_recurrent(PPOCustom, objective=objective, fast=False))
@@ -296,6 +299,7 @@ POLICIES: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @latin(5, objective=[*OBJECTIVES, EWMA(SPO(0.2))], policy=POLICIES)
 def test_both_paths_take_the_same_steps_with_other_policies(
     objective: Any, policy: str, double_precision: Callable[[Any], None]
@@ -317,6 +321,7 @@ def test_both_paths_take_the_same_steps_with_other_policies(
 
 
 # With a large step size, the mean KL is beyond the hinge, and ratios leave their ranges.
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("updates", [None, SeparateUpdates(3, 2)], ids=["gSDE", "separate"])
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
@@ -348,6 +353,7 @@ def of_rank() -> list[tuple[np.ndarray, np.ndarray]]:
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("natively")
 def test_both_paths_take_the_same_steps_in_two_processes() -> None:
     first, second = answers(of_rank, 2)
@@ -426,6 +432,7 @@ def drawn(space: str, n: int = 40) -> tuple[Any, tuple[th.Tensor, ...], th.Tenso
     return distribution, parameters, actions.detach(), distribution.log_prob(actions).detach()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_no_policy_within_the_trust_region_leaves_the_range(space: str) -> None:
     """Random policies whose KL is just below delta are within the range, and one of many comes near each end."""

@@ -119,6 +119,7 @@ def assert_close(reference: Any, fast: Any) -> None:
         th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_fast_path_is_the_reference(name: str) -> None:
     models = []

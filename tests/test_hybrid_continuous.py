@@ -84,6 +84,7 @@ def test_divergences_are_sums_of_those_of_the_parts(name: str) -> None:
     assert th.allclose(divergences.kl(*rows), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @latin(3, name=NAMES, cls=[PPOClip, PPOAdaptiveKL, PPOFixedKL], policy=["MlpPolicy", "MlpLstmPolicy"])
 def test_environments_get_actions_within_bounds(name: str, cls: Any, policy: str, tmp_path: Path) -> None:
     model = small(cls, envs(), policy=policy, policy_kwargs={"log_std_init": 2.0, **NAMES[name]}).learn(64)

@@ -47,8 +47,8 @@ from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import HybridLayout
 from sb3_ppo_variants.objectives import SPO
+from sb3_ppo_variants.policies.head import with_head
 from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, MaskableHybridDistribution
-from sb3_ppo_variants.policies.structured import with_hybrid_actions
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
@@ -214,6 +214,7 @@ class Partly(gym.Wrapper):
         return {"only": cast(Any, self.env).action_masks()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("observations", [VECTOR, DICT], ids=["vector", "dict"])
 @pytest.mark.parametrize("name", MASKED_SPACES)
 def test_a_single_part_is_maskable_ppo_bit_for_bit(name: str, observations: Any) -> None:
@@ -281,6 +282,7 @@ def small_masked(cls: Any = PPOClip, env: VecEnv | None = None, policy: str = "M
 POLICIES = {"Mlp": VECTOR, "MultiInput": DICT, "Cnn": IMAGE}
 
 
+@pytest.mark.sampled(4)
 @latin(4, cls=VARIANTS, name=SPACES, kind=POLICIES, memory=["", "Lstm"])
 def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> None:
     model = small_masked(cls, masked(SPACES[name], POLICIES[kind]), f"Maskable{kind}{memory}Policy").learn(64)
@@ -365,6 +367,7 @@ def test_objectives_of_the_user() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
+@pytest.mark.sampled(6)
 @latin(2, cls=VARIANTS, name=SPACES, memory=["", "Lstm"], weights_only=[True, False])
 def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
     kwargs = {"log_std_init": -0.5}
@@ -378,7 +381,7 @@ def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
 def test_policies_and_buffers_can_be_copied(tmp_path: Path) -> None:
     model = collect(small_masked(policy_kwargs={"log_std_init": -0.5, "entropy_weights": {"force": 0.0}}))
     model.policy.save(str(tmp_path / "policy"))
-    loaded = with_hybrid_actions(MaskableActorCriticPolicy, MaskableHybridActions).load(str(tmp_path / "policy"))
+    loaded = with_head(MaskableActorCriticPolicy, MaskableHybridActions).load(str(tmp_path / "policy"))
     for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
         th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
         assert other.of_parts == model.policy.of_parts and other.log_std_init == -0.5
@@ -497,5 +500,5 @@ def test_what_does_not_fit_is_refused(space: Any, arguments: dict[str, Any], mes
 def test_environments_without_masks_are_refused_before_the_first_step() -> None:
     with pytest.raises(ArgumentError, match=r"NoiseEnv has no action_masks\(\)"):
         small_masked(env=DummyVecEnv([lambda: NoiseEnv(KICK)])).learn(16)
-    with pytest.warns(UserWarning, match=r"has action_masks\(\), which HybridActorCriticPolicy ignores"):
+    with pytest.warns(UserWarning, match=r"has action_masks\(\), which ActorCriticPolicyWithHybridActions ignores"):
         small_masked(env=DummyVecEnv([lambda: Wrong(KICK)]), policy="MlpPolicy")._setup_learn(16)

@@ -46,7 +46,8 @@ from helpers import (
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.structured import with_hybrid_actions
+from sb3_ppo_variants.policies.head import with_head
+from sb3_ppo_variants.policies.structured import HybridActions
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
 ONLY_IF: dict[str, Any] = {
@@ -240,7 +241,7 @@ def test_files(cls: Any, name: str, weights_only: bool) -> None:
 def test_policies_save_themselves(tmp_path: Path) -> None:
     model = small(env=envs(KICK), **ONLY_IF)
     model.policy.save(str(tmp_path / "policy"))
-    loaded = with_hybrid_actions(ActorCriticPolicy).load(str(tmp_path / "policy"))
+    loaded = with_head(ActorCriticPolicy, HybridActions).load(str(tmp_path / "policy"))
     seen = np.ones(3, np.float32)
     for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
         th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)

@@ -143,6 +143,7 @@ def made(kind: str, *arguments: Any) -> Iterator[Any]:
         assert not set(psutil.Process().children()) - before
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_places", [7, pytest.param(200, marks=pytest.mark.slow)])
 def test_at_lines_of_a_step(kind: str, n_places: int) -> None:
@@ -191,6 +192,7 @@ def answers(env: Any, number: int) -> bool:
     return True
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("kind", ["ours", "gymnasium's"])
 @pytest.mark.parametrize("n_places", [5, pytest.param(1000, marks=pytest.mark.slow)])
@@ -212,6 +214,7 @@ def test_at_lines_of_all_that_is_asked(kind: str, ask: str, n_places: int) -> No
     assert refused < count[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_times", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_signals_at_any_time(kind: str, n_times: int) -> None:
@@ -267,6 +270,7 @@ class Dawdles(Tells):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_passed() -> None:
     env = SafeSubprocVecEnv([Tells, Dawdles], start_method="fork", timeout=2, n_workers=2)
     model = model_for(env)

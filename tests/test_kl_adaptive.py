@@ -133,6 +133,7 @@ def test_an_update_is_rsl_rls(fast: bool, double_precision: Double) -> None:
     assert ours.policy.optimizer.param_groups[0]["lr"] == rates[-1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively", "each_instruction_set")
 @latin(4, cls=[PPOClip, PPOAdaptiveKL], space=ACTION_SPACES, separate=[False, True], stop=STOPS)
 def test_both_paths(cls: Any, space: str, separate: bool, stop: Any, double_precision: Double) -> None:
@@ -146,6 +147,7 @@ def test_both_paths(cls: Any, space: str, separate: bool, stop: Any, double_prec
         assert ours.value_optimizer.param_groups[0]["lr"] == 1e-3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("every", ["update", "minibatch"])
 def test_a_resumed_run_is_the_same(every: Any, fast: bool, tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_failed_update_leaves_the_rate(every: Any, fast: bool, monkeypatch: py
     def fails(*_: Any) -> None:
         raise NonFiniteError("number", "not finite")
 
-    monkeypatch.setattr("sb3_ppo_variants.base.algorithm.PPOBase._keep_learning_rate", fails)
+    monkeypatch.setattr(KLAdaptive, "after_update", fails)
     with pytest.raises(NonFiniteError):
         model.train()
     assert model.learning_rate is before and model.policy.optimizer.param_groups[0]["lr"] == rate

@@ -6,25 +6,25 @@ from math import log
 import pytest
 import torch as th
 
-from sb3_ppo_variants import losses
+from sb3_ppo_variants import ClippedError, SquaredError, losses
 
 VALUES, OLD_VALUES, RETURNS = th.tensor([1.0, 2.0, 3.0]), th.tensor([0.0, 2.0, 5.0]), th.tensor([2.0, 0.0, 4.0])
 
 
 def test_value_loss() -> None:
     # Squared errors: 1, 4, 1
-    assert losses.value_loss(VALUES, OLD_VALUES, RETURNS).item() == pytest.approx(2.0)
+    assert SquaredError().loss(VALUES, OLD_VALUES, RETURNS).item() == pytest.approx(2.0)
 
 
 def test_clipped_value_loss_takes_the_larger_error() -> None:
     # Clipped values: 0.5, 2, 4.5; their squared errors: 2.25, 4, 0.25
-    loss = losses.value_loss(VALUES, OLD_VALUES, RETURNS, clip_range_vf=0.5)
+    loss = ClippedError(0.5).loss(VALUES, OLD_VALUES, RETURNS)
     assert loss.item() == pytest.approx((2.25 + 4 + 1) / 3)
 
 
 def test_clipped_value_loss_has_no_gradient_beyond_the_range_towards_the_return() -> None:
     values = VALUES.clone().requires_grad_()
-    losses.value_loss(values, OLD_VALUES, RETURNS, clip_range_vf=0.5).backward()
+    ClippedError(0.5).loss(values, OLD_VALUES, RETURNS).backward()
     # The second value has not changed; the third has moved too far, past its return.
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([0.0, 2 * 2 / 3, 2 * -1 / 3])
@@ -57,7 +57,7 @@ def test_one_advantage_is_not_normalized() -> None:
 @pytest.mark.parametrize(
     "loss",
     [
-        lambda r, a: losses.value_loss(r, th.zeros_like(r), a, 0.7),
+        lambda r, a: ClippedError(0.7).loss(r, th.zeros_like(r), a),
         lambda r, a: losses.approximate_kl(r),
     ],
     ids=["value", "approximate_kl"],

@@ -33,6 +33,7 @@ def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast:
     return cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=fast, **arguments)
 
 
+@pytest.mark.sampled(3)
 @latin(3, name=CASES, space=MASKED_SPACES, settings=SETTINGS)
 def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
     cls, arguments = CASES[name]

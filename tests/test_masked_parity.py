@@ -63,6 +63,7 @@ def ours_of(**arguments: Any) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
     return train(PPOClip, **{**arguments, "policy": f"Maskable{arguments.get('policy', 'MlpPolicy')}"})
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
 def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
@@ -85,6 +86,7 @@ def test_the_cases_train_and_mask() -> None:
     assert 0.3 < model.rollout_buffer.action_masks.mean() < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vec_env", [SubprocVecEnv, SafeSubprocVecEnv])
 def test_workers(vec_env: Any) -> None:
     in_process, _ = ours_of(fast=False, **case(lambda: masked_envs(MULTI, n_envs=2)))

@@ -90,6 +90,7 @@ CONTRIB: dict[str, tuple[spaces.Space, str, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:.*which RecurrentActorCritic.*ignores")
 @latin(2, name=CONTRIB, space=[DISCRETE, MULTI])
 def test_recurrent_ppo_where_everything_is_allowed(name: str, space: spaces.Space) -> None:
@@ -183,6 +184,7 @@ def on_both_paths(cls: Any, total_timesteps: int, env: Any = None, **arguments: 
     return models
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", FAST)
 def test_the_fast_path_is_the_reference(name: str) -> None:
@@ -195,6 +197,7 @@ def test_the_fast_path_is_the_reference(name: str) -> None:
     assert logged[1] == pytest.approx(logged[0], rel=1e-2)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_objective(variant: Any, updates: Any) -> None:
@@ -305,6 +308,7 @@ def test_evaluation_keeps_the_memory() -> None:
         evaluation.evaluate_policy(model, env, 40, warn=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("policy", OBSERVED)
 def test_loaded_models_are_the_saved_ones(policy: str, weights_only: bool) -> None:
@@ -327,6 +331,7 @@ def test_no_policy_that_ignores_the_masks_takes_its_place() -> None:
         PPOClip.load(save(small_both()), custom_objects={"policy_class": "MlpLstmPolicy"})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
 @pytest.mark.parametrize("kill_at", [60, 150])
 def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:
@@ -336,6 +341,7 @@ def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tm
     assert cut == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vec_env", [SubprocVecEnv, SafeSubprocVecEnv])
 def test_workers(vec_env: Any) -> None:
     models = [

@@ -88,12 +88,14 @@ def resumed(make_model: Any, make_env: Any, folder: Path) -> None:
     assert len(whole[1]) > 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_exact_resume(variant: Any, fast: bool, tmp_path: Path) -> None:
     resumed(lambda: small_masked(variant, fast=fast), lambda: masked_envs(MULTI), tmp_path)
 
 
+@pytest.mark.slow
 def test_exact_resume_with_workers_and_normalisation(tmp_path: Path) -> None:
     def make_env() -> VecEnv:
         return VecNormalize(masked_envs(MULTI, n_envs=2, vec_env=SafeSubprocVecEnv))

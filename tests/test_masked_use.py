@@ -27,6 +27,7 @@ from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOA
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_task_that_only_masks_make_easy_is_learned(variant: Any) -> None:
     """In sb3-contrib's task, masks leave 15 of 70 actions, one of which is right. A random policy scores 7."""

@@ -28,6 +28,7 @@ def trained(algorithm: Any, env: VecEnv, **arguments: Any) -> Any:
         return algorithm("MlpPolicy", env, **SMALL, **arguments).learn(96)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrapped", WRAPPERS, ids=["plain", "normalised", "checked"])
 @pytest.mark.parametrize("make", MINIMAL)
 def test_the_reference_path_equals_sb3(make: Callable[[], VecEnv], wrapped: Callable[[VecEnv], VecEnv]) -> None:

@@ -147,6 +147,7 @@ def configuration(seed: int) -> tuple[Any, dict[str, Any]]:
     return cls, settings | arguments
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize(

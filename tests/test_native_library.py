@@ -112,6 +112,7 @@ def test_constants_are_those_of_the_library() -> None:
             assert {**found, **vars(distributions), **vars(networks), **vars(structures)}[name] == value
 
 
+@pytest.mark.sampled(4)
 @needs_compiler
 @pytest.mark.parametrize("header", sorted(file.name for file in NATIVE.glob("*.hpp")))
 def test_headers_compile_alone(header: str) -> None:

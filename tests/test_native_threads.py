@@ -125,6 +125,7 @@ def test_small_ones_are_not() -> None:
     assert divide({"actor.weight": np.zeros(20_000)}, layers, rows=6400) == (6400, 20_000, 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("n_threads", [1, 3])
 @pytest.mark.parametrize("name", CASES)

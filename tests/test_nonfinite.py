@@ -63,6 +63,7 @@ SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @latin(4, name=SET_UPS, place=PLACES, fast=[False, True])
 def test_under_wrappers(name: str, place: str, fast: bool) -> None:
     quantity, at = PLACES[place]

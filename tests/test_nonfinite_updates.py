@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.backends.reference import TorchDescent
+from sb3_ppo_variants.backends.reference import TorchUpdate
 from sb3_ppo_variants.updates.run import Snapshot
 
 
@@ -195,19 +195,19 @@ def test_buffers_of_any_layout_and_shape() -> None:
 
 def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     good = model_for(faulty_envs(None), fast=False).learn(UPDATES * N_STEPS * N_ENVS)
-    step = TorchDescent.step
+    step = TorchUpdate.step
     steps: list[None] = []
 
-    def interrupted(descent: TorchDescent, loss: th.Tensor) -> None:
+    def interrupted(update: TorchUpdate, loss: th.Tensor) -> None:
         if bad._n_updates == good._n_updates:
-            steps.append(step(descent, loss))
+            steps.append(step(update, loss))
             if len(steps) == 3:
                 raise KeyboardInterrupt
         else:
-            step(descent, loss)
+            step(update, loss)
 
     bad = model_for(faulty_envs(None), fast=False)
-    monkeypatch.setattr(TorchDescent, "step", interrupted)
+    monkeypatch.setattr(TorchUpdate, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bad.learn(1000)
     assert th.equal(state(bad), state(good)) and bad._n_updates == good._n_updates

@@ -82,6 +82,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
     assert plain(ours) == plain(theirs)
 
 
+@pytest.mark.sampled(11)
 @latin(2, name=OBSERVATIONS, settings=SETTINGS, n_envs=[1, 2, 5, 9])
 def test_steps(name: str, settings: str, n_envs: int, steps_of: StepsOf) -> None:
     theirs, ours = (normalized(name, n_envs, **SETTINGS[settings]) for _ in range(2))

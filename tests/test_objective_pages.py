@@ -99,6 +99,7 @@ def test_all_objectives_have_the_same_slope_at_the_old_policy(label: str, object
         assert by_ratio(objective, np.ones(1), advantage)[1] == pytest.approx(advantage)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", [label for label in ALL if label != "CISPO"])
 def test_drawn_slopes_are_numerical_derivatives(label: str) -> None:
     """All but that of CISPO, whose weight has no gradient. At a few points, there are kinks."""

@@ -10,6 +10,7 @@ import torch as th
 
 from helpers import ACTION_SPACES, noise_envs
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, check_gradient
+from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
     AdaptiveKL,
     Clipped,
@@ -17,7 +18,6 @@ from sb3_ppo_variants.objectives import (
     Unclipped,
     gradient_of,
     is_given_with_loss,
-    loss_of,
 )
 
 RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
@@ -107,6 +107,7 @@ def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
         check_gradient(Mistaken(kl_coef=1.0))
 
 
+@pytest.mark.sampled(6)
 @dataclass(frozen=True, kw_only=True)
 class DualClipped(Clipped):
     """Clips r A at c A where A < 0, as in https://arxiv.org/abs/1912.09729, eq. 5.
@@ -250,7 +251,7 @@ class Returning(ArrayObjective):
 @pytest.mark.parametrize("returned", [None, 0.5, np.float32(0.5), (th.tensor(0.5),)])
 def test_a_loss_is_a_tensor(returned: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^Returning.loss returned .*; allowed: a scalar tensor"):
-        loss_of(Returning(returned), Batch(RATIO, ADVANTAGES))
+        check_loss(Returning(returned).loss(Batch(RATIO, ADVANTAGES)), Returning(returned))
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", OPTIMIZERS)
 @pytest.mark.parametrize("steps", [0, 64])
 def test_what_optimizers_leave_is_not_odd(case: str, steps: int) -> None:

@@ -116,6 +116,7 @@ EXAMPLES: dict[str, Objective] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("space", ["Box", "Discrete", "MultiDiscrete"])
 @pytest.mark.parametrize("name", EXAMPLES)

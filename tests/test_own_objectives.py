@@ -101,6 +101,7 @@ def test_commas_within_brackets_separate_no_arguments() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     algos = [
         "ppo_custom:objective=own_objectives:SPO(epsilon=0.1)",

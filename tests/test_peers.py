@@ -52,6 +52,7 @@ def test_the_commit_of_a_repository_is_checked_out(tmp_path: Path) -> None:
         assert (folder / "source" / ".git").exists() and not (folder / "source" / "later").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SB3's PPO", "PPOClip"])
 @pytest.mark.parametrize("workload", ["cartpole", pytest.param("halfcheetah", marks=pytest.mark.slow)])
 def test_our_programs_train(name: str, workload: str, tmp_path: Path) -> None:

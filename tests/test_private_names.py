@@ -235,7 +235,7 @@ def test_steps_that_schedulers_of_pytorch_count() -> None:
 
 
 def test_building_of_sb3s_policies() -> None:
-    """``BoxPolicy._build`` replaces the distribution, whose layer and parameter, or ``None``, SB3 then asks for."""
+    """``ActionHead._build`` replaces the distribution, whose layer and parameter, or ``None``, SB3 then asks for."""
     made = StateGaussianDistribution(2)
     unbuilt = ActorCriticPolicy._build
 

@@ -214,6 +214,7 @@ def test_the_study_begins_with_one_seed_in_one_environment() -> None:
     assert order == expected
 
 
+@pytest.mark.slow
 def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     scores = []
     for protocol in ("text", "sb3"):
@@ -223,6 +224,7 @@ def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "released-code" else pytest.mark.slow) for name in PROTOCOLS]

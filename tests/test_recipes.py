@@ -76,6 +76,7 @@ def test_spinning_up_updates_policy_and_value_separately() -> None:
     assert model.policy.optimizer.param_groups[0]["eps"] == model.value_optimizer.param_groups[0]["eps"] == 1e-8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_recipe_makes_a_model(algorithm: str) -> None:
     for env_id in hyperparams:

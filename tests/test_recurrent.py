@@ -73,6 +73,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
 def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
@@ -187,6 +188,7 @@ def test_memory_is_learned() -> None:
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 0.9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", [*VARIANTS, PPOCustom])
 @pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
 def test_every_class_trains(variant: Any, updates: Any) -> None:

@@ -57,6 +57,7 @@ def walked(model: Any, n_envs: int) -> th.Tensor:
     return th.stack(means, dim=1).flatten(0, 1)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) -> None:

@@ -38,6 +38,7 @@ def assert_acts_alike(one: Any, other: Any) -> None:
         observations = envs.step(acted[0][0])[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", POLICIES)
@@ -81,6 +82,7 @@ def test_its_models_are_of_no_other_objective() -> None:
     assert_acts_alike(model, small_recurrent(RecurrentPPO, seed=9))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kill_at", [60, 97, 150])
 @pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
 def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:

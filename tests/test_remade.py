@@ -196,6 +196,7 @@ REMADE: dict[str, Change] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("name", REMADE)
@@ -249,6 +250,7 @@ def drawn(seed: int) -> tuple[Change, BaseCallback, dict[str, Any]]:
     return change, At(event, change, call), arguments
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def evaluation(folder: Path | None = None, env: VecEnv | None = None, **argument
     return EvalCallback(env or pendulums(), log_path=place, best_model_save_path=place, **arguments)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("kill_at", [40, 150, 195])
 @pytest.mark.parametrize("wrap", [lambda env: env, VecNormalize])
@@ -50,6 +51,7 @@ def test_all_that_is_logged_beside_evaluations_is_equal(wrap: Any, kill_at: int,
     assert sum("eval/mean_reward" in values for values in whole[1].values()) == 8
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_better_model_is_not_overwritten(variant: Any, tmp_path: Path) -> None:
     class Falling(gym.Wrapper):

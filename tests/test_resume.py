@@ -32,12 +32,14 @@ def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int =
     assert len(whole[1]) > 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_class_on_both_paths(variant: Any, fast: bool, tmp_path: Path) -> None:
     exact(variant, pendulums, tmp_path, fast=fast, learning_rate=LinearSchedule(1e-3, 0.0, 1.0))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kill_at", [20, 64, 70, 128, 131, 195])
 def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
     exact(PPOAdaptiveKL, pendulums, tmp_path, kill_at, desired_kl=1e-3)
@@ -60,12 +62,14 @@ def test_in_envpool(tmp_path: Path) -> None:
     exact(PPOClip, lambda: make_envpool_vec_env("Pendulum-v1", 2), tmp_path)
 
 
+@pytest.mark.slow
 def test_in_the_vector_environment_of_ale(tmp_path: Path) -> None:
     make = lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2)  # noqa: E731
     narrow = {"features_extractor_kwargs": {"features_dim": 8}}
     exact(PPOClip, make, tmp_path, policy="CnnPolicy", policy_kwargs=narrow)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecNormalize(VecFrameStack(env, 3)), "stacked last"])
 @pytest.mark.parametrize("fast", [True, False])
 def test_wrappers(wrap: Any, fast: bool, tmp_path: Path) -> None:
@@ -124,6 +128,7 @@ def test_gsde(sde_sample_freq: int, tmp_path: Path) -> None:
     exact(PPOClip, pendulums, tmp_path, use_sde=True, sde_sample_freq=sde_sample_freq)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("actions", ACTION_SPACES)
 def test_action_spaces(actions: str, tmp_path: Path) -> None:
     exact(PPOClip, lambda: noise_envs(ACTION_SPACES[actions]), tmp_path)

@@ -24,6 +24,7 @@ def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: int = 2
     return model.learn_to(total, callback=[checkpoints, *([KillAt(kill_at)] if kill_at else [])])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
     whole = submitted(variant, tmp_path / "whole")

@@ -91,6 +91,7 @@ def expected() -> th.Tensor:
     return flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "no"), **ARGUMENTS).learn(64))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reuse", ["array", "view"])
 @pytest.mark.parametrize("vec_env", [DummyVecEnv, SafeSubprocVecEnv])
 def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str, expected: th.Tensor) -> None:
@@ -112,6 +113,7 @@ def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
     assert not th.equal(flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS).learn(64)), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
 @pytest.mark.parametrize("reuse", ["array", "view"])
 def test_an_end_that_may_be_lost_is_reported_once(vec_env: Callable[..., Any], reuse: str) -> None:

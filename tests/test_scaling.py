@@ -49,6 +49,7 @@ def test_runs_without_an_episode_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         main(["scaling-learning", "--timesteps", "5"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [partial(scaling.launch, 1, "rate", "PPOClip"), partial(cold.measure, "PPO", "pong")])
 def test_processes_say_why_they_fail(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cold.RUNS, "pong", (("Pong-v99", 1), "MlpPolicy", {}, 64))

@@ -15,7 +15,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.update import NativeDescent, TrainedPart
-from sb3_ppo_variants.backends.reference import TorchDescent
+from sb3_ppo_variants.backends.reference import TorchUpdate
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
 N_STEPS, N_ENVS = 20, 3
@@ -88,6 +88,7 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
     assert model._n_updates == min(steps + 1, 4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("space", [*ACTION_SPACES, "gSDE"])
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -211,7 +212,7 @@ def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
 
 # The descent of each path, and its method that makes the steps, one by one or all at once.
 STEPS: dict[str, tuple[Any, str]] = {
-    "reference": (TorchDescent, "step"),
+    "reference": (TorchUpdate, "step"),
     "natively": (NativeDescent, "descend"),
 }
 
@@ -223,7 +224,7 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(
     if path != "reference":
         request.getfixturevalue(path)
     descents, step = STEPS[path]
-    model = make(fast=descents is not TorchDescent).learn(60)
+    model = make(fast=descents is not TorchUpdate).learn(60)
     before, n_updates = deepcopy(model.get_parameters()), model._n_updates
     made = getattr(descents, step)
 

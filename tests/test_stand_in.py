@@ -84,6 +84,7 @@ def seen_by_a_callback(callback: BaseCallback) -> list[Any]:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENVS)
 def test_callbacks_see_what_they_do_in_sb3(name: str) -> None:
     seen = []

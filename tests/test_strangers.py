@@ -197,6 +197,7 @@ def most_memory(case: str, answers: Any) -> None:
         answers.put(repr(error))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", SIZES)
 def test_what_a_file_can_cost(case: str) -> None:
     members(), members(PPO)

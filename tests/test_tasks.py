@@ -1,6 +1,7 @@
 """The environments for masked and recurrent policies."""
 
 import importlib
+import math
 from itertools import permutations
 from typing import Any
 
@@ -156,40 +157,82 @@ def test_entries_are_hidden_even_if_they_are_infinite() -> None:
     assert np.isinf(observation[1])
 
 
-def move_or_kick(env: MoveOrKick, choice: int, length: float) -> Any:
-    other = np.zeros(1, np.float32)
-    lengths = {"move": other, "kick": other, ("move", "kick")[choice]: np.array([length], np.float32)}
-    return env.step({"choice": np.int64(choice), **lengths})
+def move_or_kick(env: MoveOrKick, choice: int, vector: Any) -> Any:
+    given = np.array(vector, np.float32)
+    vectors = {"move": 0 * given, "kick": 0 * given, ("move", "kick")[choice]: given}
+    return env.step({"choice": np.int64(choice), **vectors})
 
 
-def test_a_move_to_the_ball_and_a_kick_into_the_goal_are_best() -> None:
-    env = MoveOrKick()
+@pytest.mark.parametrize("n_dimensions", [1, 2, 3])
+def test_a_move_to_the_ball_and_a_kick_into_the_goal_are_best(n_dimensions: int) -> None:
+    env = MoveOrKick(n_dimensions=n_dimensions)
     for seed in range(20):
-        (to_ball, to_goal), _ = env.reset(seed=seed)
-        assert 0.3 <= abs(to_ball) <= 1 >= abs(to_goal)
+        to_ball, to_goal = np.split(env.reset(seed=seed)[0], 2)
+        distance = math.hypot(*to_ball)
+        assert 0.3 <= distance <= 1 >= math.hypot(*to_goal)
         missed, reward, ended, *_ = move_or_kick(env, 1, to_goal)
-        assert missed.tolist() == [to_ball, to_goal] and (reward, ended) == (-0.1, False)
+        assert missed.tolist() == [*to_ball, *to_goal] and (reward, ended) == (-0.1, False)
         moved, reward, ended, *_ = move_or_kick(env, 0, to_ball)
-        np.testing.assert_allclose(moved, [0, to_goal], atol=1e-6)
-        assert (reward, ended) == (-0.1, False)
-        _, reward, ended, cut_off, _ = move_or_kick(env, 1, 0.5)
-        assert reward == pytest.approx(0.9 - abs(to_goal - 0.5)) and ended and not cut_off
+        np.testing.assert_allclose(moved, [*np.zeros(n_dimensions), *to_goal], atol=1e-6)
+        assert reward == pytest.approx(distance - 0.1, abs=1e-6) and not ended
+        kick = np.full(n_dimensions, 0.5)
+        _, reward, ended, cut_off, _ = move_or_kick(env, 1, kick)
+        assert reward == pytest.approx(0.9 - math.dist(to_goal, kick)) and ended and not cut_off
+
+
+def test_moves_earn_what_they_bring_the_player_closer() -> None:
+    """Past the ball and back, moves earn nothing but their cost, so that a detour does not pay."""
+    env = MoveOrKick()
+    to_ball, _ = np.split(env.reset(seed=3)[0], 2)
+    there, back = (move_or_kick(env, 0, sign * to_ball / 2)[1] for sign in (1, -1))
+    assert there == pytest.approx(math.hypot(*to_ball) / 2 - 0.1) and there + back == pytest.approx(-0.2)
+
+
+def test_the_ball_lies_in_every_direction() -> None:
+    """The mean of unit vectors in uniform directions is 0, and that of their squares 1/2 in each of two dimensions."""
+    env = MoveOrKick()
+    ways = np.array([env.reset(seed=seed)[0][:2] for seed in range(2000)])
+    directions = ways / np.linalg.norm(ways, axis=1, keepdims=True)
+    assert np.abs(directions.mean(axis=0)).max() < 0.06
+    np.testing.assert_allclose((directions**2).mean(axis=0), 0.5, atol=0.03)
 
 
 def test_a_player_who_never_kicks_is_cut_off() -> None:
     env = MoveOrKick(n_steps=3)
     env.reset(seed=0)
-    assert [move_or_kick(env, 0, 0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+    ends = [(False, False), (False, False), (False, True)]
+    assert [move_or_kick(env, 0, [0, 0])[2:4] for _ in range(3)] == ends
     check_env(env, skip_render_check=True)
 
 
-def test_bins_of_move_or_kick() -> None:
-    """With five bins, the lengths are -1, -0.5, 0, 0.5 and 1: 3 moves by 0.5, 0 by -1, and 6 kicks by -0.5."""
-    env, cut = MoveOrKick(), MoveOrKick(n_bins=5)
-    assert cut.action_space == spaces.Discrete(10)
+@pytest.mark.parametrize(
+    ("factorised", "space", "actions"),
+    [
+        (False, spaces.Discrete(50), [19, 4, 28]),
+        (True, spaces.MultiDiscrete([2, 5, 5]), [np.array(each) for each in ([0, 3, 4], [0, 0, 4], [1, 0, 3])]),
+    ],
+)
+def test_bins_of_move_or_kick(factorised: bool, space: spaces.Space[Any], actions: list[Any]) -> None:
+    """With five bins, the lengths are -1, -0.5, 0, 0.5 and 1: 19 = 3 * 5 + 4 moves by (0.5, 1), and so on."""
+    env, cut = MoveOrKick(), MoveOrKick(n_bins=5, factorised=factorised)
+    assert cut.action_space == space
     assert env.reset(seed=2)[0].tolist() == cut.reset(seed=2)[0].tolist()
-    for number, choice, length in ((3, 0, 0.5), (0, 0, -1.0), (6, 1, -0.5)):
-        expected, found = move_or_kick(env, choice, length), cut.step(number)
+    meant: list[tuple[int, list[float]]] = [(0, [0.5, 1]), (0, [-1, 1]), (1, [-1, 0.5])]
+    for action, (choice, vector) in zip(actions, meant, strict=True):
+        expected, found = move_or_kick(env, choice, vector), cut.step(action)
         assert found[0].tolist() == pytest.approx(expected[0].tolist()) and found[1:] == expected[1:]
-    with pytest.raises(ArgumentError, match="n_bins=1 is not allowed; allowed: an integer >= 2, or None"):
-        MoveOrKick(n_bins=1)
+    check_env(cut, skip_render_check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_bins": 1}, "n_bins=1 is not allowed; allowed: an integer >= 2, or None"),
+        ({"n_dimensions": 0}, "n_dimensions=0 is not allowed"),
+        ({"n_bins": 3, "factorised": 1}, "factorised=1 is not allowed"),
+        ({"factorised": True}, "factorised=True says how arguments are cut into bins, so it needs n_bins"),
+    ],
+)
+def test_arguments_of_move_or_kick_that_are_not_allowed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        MoveOrKick(**arguments)

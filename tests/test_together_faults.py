@@ -108,6 +108,7 @@ def slow_to_hear() -> None:
     PPOClip("MlpPolicy", Slow("raise", 21, 0), n_steps=16, batch_size=8, device="cpu").learn(16 * 3 * 5)
 
 
+@pytest.mark.slow
 def test_the_error_of_the_process_with_the_store_reaches_all() -> None:
     own, *errors = together(slow_to_hear, 3, timeout=timedelta(minutes=10), address=store_of_rank_0())
     assert isinstance(own, OSError)
@@ -155,6 +156,7 @@ def too_late() -> None:
     current("auto").average(th.ones(3))
 
 
+@pytest.mark.slow
 def test_processes_that_are_all_there_say_what_each_has_seen() -> None:
     for error in together(too_late, 2, timeout=SHORT):
         assert isinstance(error, ProcessError)
@@ -287,6 +289,7 @@ def set_in_one(name: str) -> None:
         assert model._n_updates == 2, "the first update is made, and the second one is not begun"
 
 
+@pytest.mark.sampled(2)
 @latin(4, name=SET)
 def test_values_that_callbacks_set_in_one_process_are_refused(name: str) -> None:
     for error in together(set_in_one, 2, name, timeout=SHORT):

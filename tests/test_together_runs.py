@@ -4,7 +4,6 @@ import io
 import pickle
 from contextlib import redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -21,9 +20,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import flat_weights, save
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.base.together import explained_variance
 from sb3_ppo_variants.processes import current
-from sb3_ppo_variants.processes.statistics import merge_moments
+from sb3_ppo_variants.processes.statistics import explained_variance, merge_moments
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 
@@ -260,8 +258,7 @@ def explained(offset: float) -> tuple[float, float]:
     returns = (offset + rng.normal(size=(2, 500))).astype(np.float32)
     values = (returns + 0.5 * rng.normal(size=returns.shape)).astype(np.float32)
     own, expected = dist.get_rank(), 1 - np.var(returns - np.float64(values)) / np.var(returns, dtype=np.float64)
-    buffer: Any = SimpleNamespace(values=values[own], returns=returns[own])
-    return explained_variance(buffer, current("auto")), float(expected)
+    return explained_variance(values[own], returns[own], current("auto")), float(expected)
 
 
 def test_explained_variance_of_large_returns() -> None:

@@ -36,6 +36,7 @@ def test_progress_bar(capfd: pytest.CaptureFixture[str]) -> None:
     assert "128/128" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_wandb(tmp_path: Path) -> None:
     import wandb
     from wandb.integration.sb3 import WandbCallback

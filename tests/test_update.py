@@ -86,6 +86,7 @@ def reference_update(model: PPOBase, surrogate: Surrogate, clip_range_vf: float 
     return policy
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @latin(3, fast=[False, True], name=CASES, clip_range_vf=[None, 0.1], space=ACTION_SPACES)
 def test_update_is_the_equations(fast: bool, name: str, clip_range_vf: float | None, space: str) -> None:
@@ -123,7 +124,7 @@ def test_advantages_and_gradients_are_as_the_arguments_say(fast: bool, max_grad_
 
 def test_advantages_over_a_rollout_by_hand() -> None:
     advantages = np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)  # Mean 3, variance (4 + 1 + 0 + 9) / 4.
-    normalize = rollout_normalizer(advantages, "rollout")
+    normalize = rollout_normalizer(advantages)
     assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
     assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)
 

@@ -79,6 +79,7 @@ def test_clip_range_vf_means_the_pessimistic_one(fast: bool) -> None:
     assert ours.logger.name_to_value["train/clip_range_vf"] == 0.05
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively", "each_instruction_set")
 @latin(4, name=LOSSES, space=ACTION_SPACES, separate=[False, True])
 def test_both_paths(name: str, space: str, separate: bool, double_precision: Double) -> None:

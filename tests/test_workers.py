@@ -99,6 +99,7 @@ def fails_by_name(name: str, place: str, index: int, start_method: str, timeout:
     closes_in_time(env, processes)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("index", range(N_ENVS))
 @pytest.mark.parametrize("place", ["step", "reset"])
 @pytest.mark.parametrize("name", FAULTS)
@@ -115,6 +116,7 @@ def test_a_worker_that_fails_however_it_was_started(start_method: str, name: str
     fails_by_name(name, place, index, start_method, timeout=20)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("index", range(N_ENVS))
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_environment_that_can_not_be_made(name: str, index: int) -> None:
@@ -230,6 +232,7 @@ def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [TimeoutError, OSError])
 def test_an_error_of_a_handler_of_signals_passes_on(error: type[OSError]) -> None:
     def fails(*_: Any) -> None:
@@ -351,6 +354,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @latin(2, name=SPACES, n_workers=[1, 2, 5])
 def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> None:
     env_fns: list[Any] = [lambda: Reports(NoiseEnv(BOX, deepcopy(SPACES[name])))] * 5

@@ -71,6 +71,7 @@ def test_under_wrappers(name: str, wrapper: str) -> None:
     assert "but must be" in str(caught.value) and len(str(caught.value)) < 1000
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 @pytest.mark.parametrize("name", ALL)
 def test_under_wrappers_in_a_worker(name: str) -> None:
@@ -81,6 +82,7 @@ def test_under_wrappers_in_a_worker(name: str) -> None:
     env.close()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(UNSEEN)])
 def test_in_a_worker_of_sb3(name: str) -> None:
     """It is found in the worker's answer, which contains neither terminated nor truncated."""
@@ -120,6 +122,7 @@ class Returns(NoiseEnv):
 RESULTS: list[Any] = [(np.zeros(3), 0.0, False, {}), (np.zeros(3), 0.0, False, False, {}, 1), None, 3]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("returned", RESULTS)
 @pytest.mark.parametrize("vec_env", [DummyVecEnv, IN_PROCESSES["ours"]])
 @pytest.mark.parametrize("wrapper", WRAPPERS)

@@ -227,6 +227,7 @@ def test_an_objective_of_the_user(tmp_path: Path) -> None:
     assert "Mean reward" in output
 
 
+@pytest.mark.slow
 def test_an_objective_of_this_package(tmp_path: Path) -> None:
     """As the shell passes ``-params objective:"Clipped(0.1)" n_epochs:2``."""
     parameters = ["-params", "objective:Clipped(0.1)", "n_epochs:2"]
@@ -270,6 +271,7 @@ def test_ffmpeg_missing(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_what_is_uploaded_names_our_commands(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploaded = trained / f"hub/ppo_clip-{ENV}"
     uploaded.mkdir(parents=True)

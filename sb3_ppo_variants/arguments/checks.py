@@ -26,8 +26,8 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.layout import AnySpace, is_hybrid
 
 SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
-# Entries of ``policy_kwargs`` with which these policies draw actions from other distributions.
-OF_DISTRIBUTION = {"distribution", "std"}
+# Entries of ``policy_kwargs`` with which policies draw continuous actions from other distributions.
+OF_DISTRIBUTION = ("distribution", "std")
 # Entries for hybrid actions, which have several parts, and one that their continuous parts need with every policy.
 OF_PARTS = ("entropy_weights", "only_if")
 LOG_STD_INIT = "log_std_init"
@@ -104,13 +104,13 @@ def check_policy(
         refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
     policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
     arguments = dict(arguments or {})
-    keys = [name for name in KEYS if name in arguments and name not in inspect.signature(policy_class).parameters]
-    if keys and OF_DISTRIBUTION & arguments.keys():
-        raise ArgumentError(f"policy_kwargs: {keys[0]} and a distribution do not go together: pass one of them")
-    of_distribution = {name: arguments.pop(name) for name in OF_DISTRIBUTION & arguments.keys()}
-    if policy_class in SB3S and not isinstance(of_distribution.get("distribution"), Mapping):
+    foreign = arguments.keys() - declared(policy_class)
+    keys = [name for name in KEYS if name in foreign]
+    of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
+    if not isinstance(of_distribution.get("distribution"), Mapping):
         distribution_of(**of_distribution)
-    also = (*OF_PARTS, LOG_STD_INIT, *(OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()))
+    of_memory = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
+    also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
         if policy_class.__name__ not in WITH_KEYS:
@@ -183,6 +183,18 @@ def check_names(
         if name in given or not (takes_any or name in free):
             callee = getattr(function, "__name__", repr(function))
             raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
+
+
+def declared(cls: type) -> set[str]:
+    """Return the names of the arguments of a class, with those of its bases where it passes on ``**kwargs``."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters  # type: ignore[misc]
+            names |= parameters.keys()
+            if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+                break
+    return names
 
 
 def check_start(kind: str, space: AnySpace) -> None:

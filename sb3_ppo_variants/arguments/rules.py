@@ -291,18 +291,16 @@ def current_value(
     :return: an allowed value
     :raises ArgumentError: if the schedule returns anything else
     """
-    if progress_remaining < 0:
-        with suppress(ArithmeticError, LookupError, TypeError, ValueError):
-            return _value_at(name, schedule, progress_remaining, values)
-    return _value_at(name, schedule, max(progress_remaining, 0.0), values)
-
-
-def _value_at(name: str, schedule: float | Schedule, progress_remaining: float, values: Rule) -> float:
-    value: Any = as_schedule(schedule).value_schedule(progress_remaining)
-    with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
-        if values.accepts(float(value)):
-            return float(value)
-    refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {values.allowed} at any progress")
+    # SB3's class would convert what its schedule returns.
+    given = schedule.value_schedule if isinstance(schedule, FloatSchedule) else schedule
+    undefined = (ArithmeticError, LookupError, TypeError, ValueError) if progress_remaining < 0 else ()
+    with suppress(*undefined):
+        value: Any = given(progress_remaining) if callable(given) else given
+        with suppress(TypeError, ValueError):  # If it is not a number, refuse() names it below.
+            if values.accepts(float(value)):
+                return float(value)
+        refuse(f"{name}({progress_remaining:g})", value, f"a schedule that returns {values.allowed} at any progress")
+    return current_value(name, schedule, 0.0, values)
 
 
 def given_in(local: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The interface of backends, which compute rollouts and updates, and the choice of one."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
@@ -47,8 +48,9 @@ class Backend(Protocol):
         :param n_steps: length of the rollout
         """
 
-    def update(self, plan: UpdatePlan) -> Update:
-        """Begin an update."""
+    @property
+    def update(self) -> Callable[[UpdatePlan], Update]:
+        """The class of updates, of which each update creates one from its plan."""
 
 
 # Fastest first. The last one supports everything.

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
 from sb3_ppo_variants.backends.obstacles import ObstacleError
-from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.views import with_onednn, without_scaling
 from sb3_ppo_variants.policies.kind import Acted, Acting
@@ -149,16 +149,14 @@ class ScaledImages:
         return numbers.permute(0, 3, 1, 2)
 
 
-class ImageMinibatches(Minibatches):
-    """The minibatches that a buffer would return, with scaled images or the output of the first layers as observations.
+class ImageUpdate(TorchUpdate):
+    """The same update of a view of the policy that takes scaled images or the output of its first layers.
 
-    :param first: the first layers of the policy, if they are computed separately
-    :param plan: the plan of the update, with a view of the policy that takes these observations
+    :param plan: the plan of the update
     """
 
-    def __init__(self, first: FirstLayers | None, plan: UpdatePlan):
-        super().__init__(plan)
-        buffer = plan.buffer
+    def __init__(self, plan: UpdatePlan):
+        buffer, first = plan.buffer, FirstLayers.find(plan.kind.policy)
         self._n_rows = buffer.buffer_size * buffer.n_envs
         where = where_in(buffer, np.arange(self._n_rows))
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
@@ -178,6 +176,8 @@ class ImageMinibatches(Minibatches):
         self._others = [th.from_numpy(array) for array in (actions, *numbers)]
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
+        view = without_scaling(plan.kind.policy) if first is None else first.rest
+        super().__init__(replace(plan, kind=type(plan.kind)(with_onednn(view))))
 
     def _images_at(self, rows: np.ndarray) -> th.Tensor:
         return self._select(self._places[rows])
@@ -186,13 +186,14 @@ class ImageMinibatches(Minibatches):
         for start in range(0, self._n_rows, ROWS_AT_ONCE):
             rows = np.arange(start, min(start + ROWS_AT_ONCE, self._n_rows))
             masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[start : start + ROWS_AT_ONCE],)
-            yield self._kind.policy.get_distribution(self._images_at(rows), *masks)
+            yield self._plan.kind.policy.get_distribution(self._images_at(rows), *masks)
 
     def shuffled(self) -> Iterator[Samples]:
         permutation = np.random.permutation(self._n_rows)
-        old = self._buffer.old_parameters if isinstance(self._buffer, WithParameters) else None
-        for start in range(0, len(permutation), self._batch_size):
-            rows = permutation[start : start + self._batch_size]
+        buffer, size = self._plan.buffer, self._plan.batch_size
+        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        for start in range(0, len(permutation), size):
+            rows = permutation[start : start + size]
             where = th.from_numpy(rows)
             old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
@@ -246,6 +247,7 @@ class Images(Reference):
     path = "fast"
     has_memory = False
     how = "images are laid out for convolutions"
+    update = ImageUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacles.find_obstacle(_check_plan, plan)
@@ -267,9 +269,3 @@ class Images(Reference):
         if first is None:
             return TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
         return UntilRemade(ImageActor(first, model, plan, buffer), model, plan)
-
-    def update(self, plan: UpdatePlan) -> TorchUpdate:
-        first = FirstLayers.find(plan.kind.policy)
-        view = without_scaling(plan.kind.policy) if first is None else first.rest
-        viewed = replace(plan, kind=type(plan.kind)(with_onednn(view)))
-        return TorchUpdate(viewed, ImageMinibatches(first, viewed))

@@ -1,6 +1,6 @@
 """The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -17,16 +17,15 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
-from sb3_ppo_variants.objectives import Batch, loss_of
+from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
-from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parameters
-from sb3_ppo_variants.value_losses import value_loss_of
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
@@ -128,167 +127,117 @@ class TorchActor:
         return values
 
 
-class Minibatches:
-    """Reads a rollout through the minibatches that its buffer returns, whether the buffer is SB3's or a user's.
-
-    :param plan: the plan of the update, with a full buffer
-    """
-
-    def __init__(self, plan: UpdatePlan):
-        self._buffer, self._kind = plan.buffer, plan.kind
-        self._batch_size = plan.batch_size
-
-    def shuffled(self) -> Iterator[Samples]:
-        """Return the minibatches of one epoch, in a new random order."""
-        return map(self._kind.samples, self._buffer.get(self._batch_size))
-
-    def distributions(self) -> Iterator[Distribution]:
-        """Return the policy's distributions in all states of the rollout, in row order and in chunks."""
-        return self._kind.distributions(self._buffer)
-
-
 class TorchUpdate:
-    """Updates the policy's tensors in place.
+    """SB3's gradient steps on equation 9 of the paper, or on the terms of it that a descent has.
+
+    Statistics stay on the device and are copied to the host together, because each copy would wait for the device.
 
     :param plan: the plan of the update
-    :param minibatches: reads the rollout
     :raises MissingKLError: if the objective needs a KL and the policy's distribution has no registered one
     """
 
-    def __init__(self, plan: UpdatePlan, minibatches: Minibatches):
-        self.plan, self.minibatches = plan, minibatches
-        self.normalize = rollout_normalizer(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
+    def __init__(self, plan: UpdatePlan):
+        self._plan, buffer = plan, plan.buffer
         self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
         self._old = self._old_parameters()
-        self.columns = Columns(plan.buffer, self._old if plan.objective.needs_kl else None)
+        self._columns = Columns(buffer, self._old if plan.objective.needs_kl else None)
+        self._normalize: Callable[[th.Tensor], th.Tensor] = lambda advantages: advantages
+        if plan.normalize_advantage == "rollout":
+            self._normalize = rollout_normalizer(buffer.advantages, plan.processes)
+        elif plan.normalize_advantage == "minibatch":
+            together = partial(normalize_together, processes=plan.processes)
+            self._normalize = together if plan.processes.size > 1 else losses.normalize_advantages
+
+    def shuffled(self) -> Iterator[Samples]:
+        """Return the minibatches of one epoch, as the buffer draws them."""
+        return map(self._plan.kind.samples, self._plan.buffer.get(self._plan.batch_size))
+
+    def distributions(self) -> Iterator[Distribution]:
+        """Return the policy's distributions in all states of the rollout, in row order and in chunks."""
+        return self._plan.kind.distributions(self._plan.buffer)
 
     def _old_parameters(self) -> Parameters | None:
         """Return the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
-        buffer = self.plan.buffer
+        buffer = self._plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if old is None:  # Another loop collected the rollout, or the KL is not known.
             try:
-                _, old = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
+                _, old = parameters_in_rollout(self._plan.kind, self.distributions())
             except MissingKLError:
-                if self.plan.needs_kl:
+                if self._plan.needs_kl:
                     raise
                 return None  # The KL is only logged.
             if isinstance(buffer, WithParameters):
                 buffer.old_parameters = old
         return old
 
-    def begin(self, descent: Descent) -> "TorchDescent":
-        return TorchDescent(self, descent)
-
-    def check_finite(self) -> None:
-        check_parameters(self.plan.kind.policy)
-
-    def undo(self) -> None:
-        self._before.restore()
-
-    def finish(self) -> float | None:
-        if self._old is None:
-            return None
-        divergences, new = parameters_in_rollout(self.plan.kind, self.minibatches.distributions())
-        return divergences.kl(self._old, new).mean().item()
-
-
-class TorchDescent:
-    """The reference descent: SB3's gradient steps on equation 9 of the paper, or on the descent's terms of it.
-
-    Statistics stay on the device and are copied to the host together, because each copy would wait for the device.
-
-    :param update: the update that it belongs to
-    :param descent: what it minimises, and how
-    """
-
-    def __init__(self, update: TorchUpdate, descent: Descent):
-        self._plan, self._minibatches, self._normalize = update.plan, update.minibatches, update.normalize
-        self._descent, self._columns = descent, update.columns
+    def descend(self, descent: Descent) -> Ended:
+        self._descent, stop, adaptive = descent, descent.stop, descent.adaptive
         self._measured: dict[str, list[th.Tensor]] = {}
-        self._epoch_start = 0
-        self._learning_rate = descent.learning_rate
-
-    def descend(self) -> Ended:
-        stop, epochs, exceeding = self._descent.stop, 0, list[float]()
-        while epochs < self._descent.epochs and not (exceeding and stop is not None and stop.ends == "update"):
+        mean, rate, epochs, early, statistic = self._plan.processes.mean, descent.learning_rate, 0, 0, 0.0
+        while epochs < descent.epochs and not (early and stop is not None and stop.ends == "update"):
             epochs += 1
-            exceeding += self._descend_once(stop)
-        return Ended(epochs, self._learning_rate, len(exceeding), *exceeding[-1:])
-
-    def _descend_once(self, stop: EarlyStop | None) -> list[float]:
-        """Make a pass over the rollout, and return the statistic that ended it early, if one did."""
-        self._epoch_start = len(self._measured.get("loss", ()))
-        for samples in self._minibatches.shuffled():
-            loss = self.loss(samples)
-            if stop is not None and (statistic := self._latest(stop.statistic)) > stop.limit:
-                return [statistic]
-            self._adapt()
-            self.step(loss)
-        return []
-
-    def _latest(self, statistic: str) -> float:
-        """Return a statistic of the current minibatch, averaged over the processes."""
-        return self._plan.processes.mean(float(self._measured[statistic][-1]))
-
-    def _adapt(self) -> None:
-        """Adapt the step size to the KL of the current minibatch, unless it is the first."""
-        adaptive = self._descent.adaptive
-        if adaptive is None or not adaptive.in_minibatches or len(self._measured["loss"]) == 1:
-            return
-        self._learning_rate = adaptive.adapted(self._learning_rate, self._latest("kl"))
-        update_learning_rate(self._descent.optimizer, self._learning_rate)
+            self._epoch_start = len(self._measured.get("loss", ()))
+            for samples in self.shuffled():
+                loss = self.loss(samples)
+                if stop is not None and (latest := mean(float(self._measured[stop.statistic][-1]))) > stop.limit:
+                    early, statistic = early + 1, latest
+                    break
+                if adaptive is not None and len(self._measured["loss"]) > 1:  # In the first, the KL is 0.
+                    rate = adaptive.adapted(rate, mean(float(self._measured["kl"][-1])))
+                    update_learning_rate(descent.optimizer, rate)
+                self.step(loss)
+        return Ended(epochs, rate, early, statistic)
 
     def loss(self, samples: Samples) -> th.Tensor:
         """Compute the loss of a minibatch."""
-        kind, plan = self._plan.kind, self._plan
-        if not self._descent.of_policy:
-            loss = plan.vf_coef * self._value_loss(kind.evaluate_values(samples), samples)
-        else:
-            proximal = self._proximal_samples(samples)
+        kind, plan, descent = self._plan.kind, self._plan, self._descent
+        terms: list[th.Tensor] = []
+        if descent.of_policy:
+            proximal = samples if plan.proximal is None else self._as_if_from(plan.proximal, samples)
             evaluated = kind.evaluate(samples)
-            loss = self._policy_loss(evaluated, samples, proximal)
-            self._note_distance(evaluated, samples)
-            if self._descent.of_value:
-                loss = loss + plan.vf_coef * self._value_loss(evaluated.values, samples)
+            terms.append(self._policy_loss(evaluated, samples, proximal))
+            values = evaluated.values
+        else:
+            values = kind.evaluate_values(samples)
+        if descent.of_value:
+            value_loss = plan.value_loss.loss(values, samples.old_values, samples.returns)
+            losses.check_loss(value_loss, plan.value_loss)
+            self._note(value_loss=value_loss)
+            terms.append(plan.vf_coef * value_loss)
+        loss = sum(terms[1:], start=terms[0])
         self._note(loss=loss)
         return loss
 
-    def _proximal_samples(self, samples: Samples) -> Samples:
+    def _as_if_from(self, proximal: ProximalPolicy, samples: Samples) -> Samples:
         """Return the samples as if the proximal policy had collected the rollout."""
-        proximal, kind = self._plan.proximal, self._plan.kind
-        if proximal is None:
-            return samples
+        kind = self._plan.kind
         with proximal.in_place_of(self._descent.parameters), th.no_grad():
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
         return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
 
     def _policy_loss(self, evaluated: Evaluated, samples: Samples, proximal: Samples) -> th.Tensor:
-        plan, objective = self._plan, self._plan.objective
-        advantages = self._normalized(self._normalize(samples.advantages))
+        plan, objective, stop = self._plan, self._plan.objective, self._descent.stop
+        advantages = self._normalize(samples.advantages)
         log_ratio = to_old = evaluated.log_prob - samples.old_log_prob
         if proximal is not samples:
             log_ratio = evaluated.log_prob - proximal.old_log_prob
             advantages = advantages * th.exp(proximal.old_log_prob - samples.old_log_prob)
         ratio = th.exp(log_ratio)
         batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, proximal))
-        policy_loss = loss_of(objective, batch)
+        policy_loss = objective.loss(batch)
+        losses.check_loss(policy_loss, objective)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
             self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(to_old))
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
-        return policy_loss + plan.ent_coef * entropy_loss
-
-    def _note_distance(self, evaluated: Evaluated, samples: Samples) -> None:
-        """Note how far the policy has moved, as far as the descent depends on it."""
-        stop = self._descent.stop
-        with th.no_grad():
             if self._descent.needs_kl:
                 self._note(kl=self._read_distributions(samples, "kl").mean())
             if stop is not None and stop.statistic == "ratio_deviation":
-                self._note(ratio_deviation=losses.ratio_deviation(evaluated.log_prob - samples.old_log_prob))
+                self._note(ratio_deviation=losses.ratio_deviation(to_old))
+        return policy_loss + plan.ent_coef * entropy_loss
 
     def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> Any:
         """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
@@ -317,19 +266,6 @@ class TorchDescent:
             )
         divergences, new = self._plan.kind.evaluated_parameters(samples)
         return divergences.between(name, samples.old_parameters, new)
-
-    def _normalized(self, advantages: th.Tensor) -> th.Tensor:
-        if not in_minibatches(self._plan.normalize_advantage):
-            return advantages
-        processes = self._plan.processes
-        if processes.size > 1:
-            return normalize_together(advantages, processes)
-        return losses.normalize_advantages(advantages)
-
-    def _value_loss(self, values: th.Tensor, samples: Samples) -> th.Tensor:
-        value_loss = value_loss_of(self._plan.value_loss, values, samples.old_values, samples.returns)
-        self._note(value_loss=value_loss)
-        return value_loss
 
     def _note(self, **scalars: th.Tensor) -> None:
         for name, scalar in scalars.items():
@@ -364,6 +300,18 @@ class TorchDescent:
         ends = np.cumsum([len(self._measured[name]) for name in names])
         return Measured(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._epoch_start)
 
+    def check_finite(self) -> None:
+        check_parameters(self._plan.kind.policy)
+
+    def undo(self) -> None:
+        self._before.restore()
+
+    def finish(self) -> float | None:
+        if self._old is None:
+            return None
+        divergences, new = parameters_in_rollout(self._plan.kind, self.distributions())
+        return divergences.kl(self._old, new).mean().item()
+
 
 class Reference:
     """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
@@ -372,6 +320,7 @@ class Reference:
     path = "reference"
     has_memory = False
     how = "PyTorch computes everything"
+    update: Callable[[UpdatePlan], TorchUpdate] = TorchUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return None
@@ -381,6 +330,3 @@ class Reference:
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, plan.kind, buffer)
-
-    def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(plan, Minibatches(plan))

@@ -7,10 +7,13 @@ The same goes for GRUs.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import CategoricalDistribution, MultiCategoricalDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
@@ -23,8 +26,10 @@ from sb3_ppo_variants.backends.obstacles import (
     check_overrides,
     find_obstacle,
 )
-from sb3_ppo_variants.backends.reference import Minibatches, Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
+from sb3_ppo_variants.guards.masks import choices
+from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollouts.buffer import Samples
 from sb3_ppo_variants.rollouts.loop import Actor
@@ -70,6 +75,20 @@ def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     return cast(ActorCriticPolicy, view)
 
 
+def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Return a view of a policy with the distribution of SB3 that sb3-contrib's masked one extends, if it has one.
+
+    This package's policy masks the logits before. sb3-contrib's distribution would then only normalise them twice.
+    """
+    if not is_masked(policy.action_dist):
+        return policy
+    view, sizes = make_view(policy), choices(policy.action_space)
+    assert sizes is not None
+    single = isinstance(policy.action_space, spaces.Discrete)
+    view.action_dist = CategoricalDistribution(sizes[0]) if single else MultiCategoricalDistribution(sizes)
+    return view
+
+
 class StepsByCells:
     """Computes the same as sb3-contrib's ``_process_sequence``.
 
@@ -97,14 +116,19 @@ class StepsByCells:
         return features, (hidden, cells)
 
 
-class SequenceMinibatches(Minibatches):
-    """The minibatches of the buffer, with no step marked as an episode start.
+class SequenceUpdate(TorchUpdate):
+    """The same update, with no step of a minibatch marked as an episode start.
 
     If a step is marked, sb3-contrib loops over single steps.
+
+    :param plan: the plan of the update
     """
 
+    def __init__(self, plan: UpdatePlan):
+        super().__init__(replace(plan, kind=type(plan.kind)(_view_without_masks(plan.kind.policy))))
+
     def shuffled(self) -> Iterator[Samples]:
-        return map(cast("Recurrent", self._kind).without_starts, super().shuffled())
+        return map(cast("Recurrent", self._plan.kind).without_starts, super().shuffled())
 
 
 class Sequences(Reference):
@@ -114,6 +138,7 @@ class Sequences(Reference):
     path = "fast"
     has_memory = True
     how = "LSTMs and GRUs run over whole sequences"
+    update = SequenceUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return find_obstacle(_check_plan, plan)
@@ -124,7 +149,4 @@ class Sequences(Reference):
         return fuse_adam(plan.optimizers) if plain else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, type(plan.kind)(_view_by_cells(plan.kind.policy)), buffer)
-
-    def update(self, plan: UpdatePlan) -> TorchUpdate:
-        return TorchUpdate(plan, SequenceMinibatches(plan))
+        return TorchActor(model, type(plan.kind)(_view_by_cells(_view_without_masks(plan.kind.policy))), buffer)

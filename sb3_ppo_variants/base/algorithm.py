@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -33,7 +34,7 @@ from sb3_ppo_variants.arguments.rules import (
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.backends.choice import Choice, choose
+from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
     CheckedArguments,
@@ -53,7 +54,7 @@ from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.statistics import THROUGHOUT
+from sb3_ppo_variants.processes.statistics import THROUGHOUT, explained_variance
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -103,6 +104,7 @@ class PPOBase(SavedAlgorithm):
     """The allowed values of each argument."""
     own_rules: ClassVar[Mapping[str, Rule]] = {}
     """The same for the arguments that a subclass adds, which become its attributes."""
+    _all_rules: ClassVar[Mapping[str, Rule]]
     batch_size: int
     n_epochs: int
     clip_range_vf: float | Schedule | None
@@ -121,6 +123,7 @@ class PPOBase(SavedAlgorithm):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_hooks(cls)
+        cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -129,7 +132,7 @@ class PPOBase(SavedAlgorithm):
         """
         policy, policy_kwargs, verbose = given["policy"], given["policy_kwargs"], given["verbose"]
         begins = given["_init_setup_model"]  # If not, load() sets the attributes that a subclass adds later.
-        check_arguments(given, self._all_rules() if begins else self.rules)
+        check_arguments(given, self._all_rules if begins else self.rules)
         check_policy(policy, self.policy_aliases, policy_kwargs)
         check_buffer_arguments(given["rollout_buffer_class"], given["rollout_buffer_kwargs"])
         made = given | {
@@ -148,12 +151,8 @@ class PPOBase(SavedAlgorithm):
             self._setup_model()
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
-    @classmethod
-    def _all_rules(cls) -> dict[str, Rule]:
-        return {**cls.rules, **cls.own_rules}
-
     def _setup_model(self) -> None:
-        rules = self._all_rules()
+        rules = self._all_rules
         # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
@@ -173,7 +172,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
-        self._choose(plan)  # If fast=True is impossible, fail before the first rollout.
+        choose(plan, self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:
         rate: Any = self.learning_rate
@@ -224,9 +223,9 @@ class PPOBase(SavedAlgorithm):
 
     def _value_loss(self) -> ValueLoss:
         """Return the value loss of the current update."""
-        clip_range_vf = self._current_or_none("clip_range_vf")
-        if clip_range_vf is None:
+        if self.clip_range_vf is None:
             return SquaredError() if self.value_loss is None else self.value_loss
+        clip_range_vf = self.current_argument("clip_range_vf")
         if self.value_loss is not None:
             raise ArgumentError(
                 f"value_loss={self.value_loss} and clip_range_vf={clip_range_vf} are two value losses: pass one of them"
@@ -234,8 +233,8 @@ class PPOBase(SavedAlgorithm):
         return ClippedError(clip_range_vf)
 
     def _plan(self) -> UpdatePlan:
-        self._checked_arguments.update(self, self._all_rules())  # Callbacks may have set them.
-        buffer, objective = self.rollout_buffer, self._objective()
+        self._checked_arguments.update(self, self._all_rules)  # Callbacks may have set them.
+        buffer, objective, normalize = self.rollout_buffer, self._objective(), self.normalize_advantage
         descents = self._division.descents(self)
         if objective.proximal_decay is not None and self.proximal_policy is None:
             self.proximal_policy = ProximalPolicy(descents[0].parameters)
@@ -246,7 +245,7 @@ class PPOBase(SavedAlgorithm):
             ent_coef=self.current_argument("ent_coef"),
             vf_coef=self.current_argument("vf_coef"),
             value_loss=self._value_loss(),
-            normalize_advantage=self.normalize_advantage,
+            normalize_advantage=normalize if isinstance(normalize, str) else "minibatch" if normalize else None,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=descents,
             processes=self.processes,
@@ -259,18 +258,8 @@ class PPOBase(SavedAlgorithm):
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
-        values = self._all_rules()[name].of_schedule
+        values = self._all_rules[name].of_schedule
         return current_value(name, getattr(self, name), self._current_progress_remaining, values or NON_NEGATIVE)
-
-    def _current_or_none(self, name: str) -> float | None:
-        return None if getattr(self, name) is None else self.current_argument(name)
-
-    def _choose(self, plan: UpdatePlan) -> Choice:
-        """Return the engine for a rollout or an update, and the reason for it.
-
-        A callback may change the policy at any time, so the choice holds for one rollout or update.
-        """
-        return choose(plan, self.fast)
 
     def _settings(self, *progress_remaining: float) -> dict[str, str]:
         """Return everything that an update depends on, and that must be the same in all processes, by name.
@@ -278,7 +267,8 @@ class PPOBase(SavedAlgorithm):
         :param progress_remaining: where to compare schedules
         """
         plan = self._plan()
-        return together.settings_of(self, self._all_rules(), plan, self._choose(plan).backend.path, progress_remaining)
+        path = choose(plan, self.fast).backend.path
+        return together.settings_of(self, self._all_rules, plan, path, progress_remaining)
 
     # The loop
 
@@ -298,7 +288,7 @@ class PPOBase(SavedAlgorithm):
                 # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                 rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
-            engine = self._choose(plan).backend
+            engine = choose(plan, self.fast).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
                 steps = shared.steps(env)
@@ -311,7 +301,7 @@ class PPOBase(SavedAlgorithm):
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
-        engine = self._choose(plan).backend
+        engine = choose(plan, self.fast).backend  # Again, because a callback may have changed the policy.
         with AllOrNothing(self, plan) as whole:
             self.policy.set_training_mode(True)
             for descent in plan.descents:
@@ -326,16 +316,12 @@ class PPOBase(SavedAlgorithm):
                 together.check_same(self)
             self._n_updates += outcome.ended[0].epochs
             self._keep_objective(plan.objective, outcome.kl)
-            self._keep_learning_rate(outcome)
-            whole.keep()
+            if isinstance(rate := self.learning_rate, KLAdaptive):
+                self.learning_rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)
+            whole.kept = True
         for name, value in values.items():
             self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-
-    def _keep_learning_rate(self, outcome: Outcome) -> None:
-        rate: Any = self.learning_rate
-        if isinstance(rate, KLAdaptive):
-            self.learning_rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)  # type: ignore[assignment]
 
     def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
         """Return the values that are logged after an update."""
@@ -351,7 +337,11 @@ class PPOBase(SavedAlgorithm):
             values["target_kl"] = self.current_argument("target_kl")
         if outcome.kl is not None:
             values["kl"] = outcome.kl
-        values["explained_variance"] = together.explained_variance(self.rollout_buffer, plan.processes)
+        predicted, returns = plan.buffer.values.flatten(), plan.buffer.returns.flatten()
+        explain = utils.explained_variance
+        if plan.processes.size > 1:
+            explain = partial(explained_variance, processes=plan.processes)
+        values["explained_variance"] = explain(predicted, returns)
         if getattr(self.policy, "log_std", None) is not None:
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values
@@ -362,7 +352,7 @@ class PPOBase(SavedAlgorithm):
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
-        backend, why = self._choose(self._plan())
+        backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)

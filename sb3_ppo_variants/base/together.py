@@ -16,9 +16,7 @@ from zlib import crc32
 
 import numpy as np
 import torch as th
-from stable_baselines3.common import utils
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import MaybeCallback
@@ -33,7 +31,6 @@ from sb3_ppo_variants.processes.statistics import (
     Contribution,
     describe,
     find_normalizations,
-    mean_and_variance,
     name_wrapper,
     refuse_differences,
 )
@@ -339,14 +336,3 @@ class Watched:
         if going:
             self._collect()
         return [list(getattr(self._new, name)) for name in EPISODES]
-
-
-def explained_variance(buffer: RolloutBuffer, processes: Processes) -> float:
-    """Return SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
-    values, returns = buffer.values, buffer.returns
-    if processes.size == 1:
-        return utils.explained_variance(values.flatten(), returns.flatten())
-    expected = th.from_numpy(returns).double()
-    _, unexplained = mean_and_variance(expected - th.from_numpy(values), processes)
-    _, variance = mean_and_variance(expected, processes)
-    return np.nan if variance == 0 else 1 - unexplained / variance

@@ -82,6 +82,11 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--add", nargs="+", default=[], metavar="LABEL=PATH",
         help="also include runs recorded elsewhere: a folder from the RL Zoo, or a csv file from CleanRL",
     )  # fmt: skip
+    parser.add_argument(
+        "--appendix",
+        action="store_true",
+        help="also write the folder appendix: LaTeX for a paper, and findings as JSON",
+    )
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 

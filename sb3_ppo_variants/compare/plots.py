@@ -89,15 +89,25 @@ def save(figure: Figure, file: Path) -> None:
 
 @contextmanager
 def drawing(
-    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.5, 4.5), sharey: bool = False
+    file: Path,
+    rows: int = 1,
+    columns: int = 1,
+    size: tuple[float, float] = (6.5, 4.5),
+    sharey: bool = False,
+    below: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context."""
+    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context.
+
+    :param below: have the legend below the axes and within the size, instead of beside them
+    """
     figure, grid = pyplot.subplots(
         rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
     )
     yield grid
     handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
-    if handles:
+    if handles and below:
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
+    elif handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
     save(figure, file)
@@ -146,12 +156,17 @@ def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
 
 def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
     """Draw the share of runs above each normalised score, with its intervals."""
-    taus, profiles = statistics.profiles(scores)
     with drawing(file) as [[axes]]:
-        for label, found in profiles.items():
-            draw_band(axes, taus, label, found, looks(labels))
-        axes.set_xlabel("normalised score", fontsize=MEDIUM)
-        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
+        draw_profiles(axes, scores, labels)
+
+
+def draw_profiles(axes: Axes, scores: statistics.Scores, labels: Sequence[str]) -> None:
+    """Draw the profiles of :func:`performance_profiles`."""
+    taus, profiles = statistics.profiles(scores)
+    for label, found in profiles.items():
+        draw_band(axes, taus, label, found, looks(labels))
+    axes.set_xlabel("normalised score", fontsize=MEDIUM)
+    axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
@@ -201,14 +216,19 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
 def curves(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
-        for label in comparison.labels:
-            if (found := mean_curve(comparison, env, label)) is not None:
-                draw_band(axes, found[0], label, found[1], looks(comparison.labels))
-        if env in (random := random_scores(comparison)):
-            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
+        draw_curves(axes, comparison, env)
         axes.set_xlabel("environment steps", fontsize=MEDIUM)
         axes.set_ylabel("return of an episode", fontsize=MEDIUM)
         axes.set_title(env)
+
+
+def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
+    """Draw the curves of :func:`curves`."""
+    for label in comparison.labels:
+        if (found := mean_curve(comparison, env, label)) is not None:
+            draw_band(axes, found[0], label, found[1], looks(comparison.labels))
+    if env in (random := random_scores(comparison)):
+        axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
 
 
 def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 from markdown_it import MarkdownIt
 
-from sb3_ppo_variants.compare import plots, records, scores, statistics, study, tables
+from sb3_ppo_variants.compare import appendix, plots, records, scores, statistics, study, tables
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.plan import TABLE_1
 from sb3_ppo_variants.compare.records import LAST, Record, Values
@@ -25,8 +24,9 @@ from sb3_ppo_variants.compare.tables import count, escape
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
 
-# Subfolders: the records of finished and failed runs, the progress of the others, and the pictures of the report.
-RECORDS, STATES, PICTURES = "records", "running", "pictures"
+# Subfolders: the records of finished and failed runs, the progress of the others, the pictures of the report, and its
+# version for a paper.
+RECORDS, STATES, PICTURES, APPENDIX = "records", "running", "pictures", "appendix"
 # A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
 INTERACTIVE = "interactive.html"
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
     found, problems = records.load(None if options.files else out / RECORDS, options.files or ())
     baseline = None if options.baseline is None else split(options.baseline).label
-    write(out, found, problems, options.export, baseline, options.add)
+    write(out, found, problems, options.export, baseline, options.add, options.appendix)
     return 0
 
 
@@ -94,6 +94,7 @@ def write(
     export: Path | None = None,
     baseline: str | None = None,
     add: Sequence[str] = (),
+    with_appendix: bool = False,
 ) -> None:
     """Write the files of a report.
 
@@ -101,6 +102,7 @@ def write(
     :param export: file to pack the records into
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
+    :param with_appendix: write the folder ``appendix`` too
     """
     try:
         if export is not None:
@@ -116,9 +118,10 @@ def write(
         contents |= {INTERACTIVE: plots.page(compared), "scores.csv": csv}
         for name, content in contents.items():
             write_atomically(out / name, content.encode())
+        more = appendix.write(out / APPENDIX, compared, baseline) if with_appendix else []
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
-    print(f"Report: {', '.join(str(out / name) for name in contents)}")
+    print(f"Report: {', '.join(map(str, [*(out / name for name in contents), *more]))}")
 
 
 def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
@@ -236,20 +239,9 @@ class Section:
         """Return a table that compares the other settings with one, which is empty if this has no scores."""
         if baseline not in self.arrays or len(self.arrays) == 1:
             return []
-        other = self.arrays[baseline]
-        rows = {
-            label: {
-                "seeds": len(own),
-                "P(better)": statistics.probability_of_improvement(own, other),
-                "difference": (difference := self.differences[label, baseline]).estimate,
-                "p": "" if np.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
-                f"equivalent within {MARGIN}": "yes" if statistics.are_equivalent(own, other) else "not shown",
-            }
-            for label, own in self.arrays.items()
-            if label != baseline
-        }
-        table = tables.markdown(pd.DataFrame.from_dict(rows, orient="index"))
-        return [f"Against {escape(baseline)} ({count(range(len(other)), 'seed')}): {AGAINST}", table]
+        seeds = count(range(len(self.arrays[baseline])), "seed")
+        table = tables.markdown(tables.against(self.arrays, self.differences, baseline))
+        return [f"Against {escape(baseline)} ({seeds}): {AGAINST}", table]
 
     def _paper(self) -> list[str]:
         """Return the comparison with the paper, which is empty if this is not its Table 1."""

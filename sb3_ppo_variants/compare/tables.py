@@ -19,9 +19,13 @@ from sb3_ppo_variants.compare.scores import Comparison, find, order, random_scor
 from sb3_ppo_variants.compare.settings import own_protocol, parse, switch
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
+    MARGIN,
     Differences,
     Estimate,
     Ranked,
+    Scores,
+    are_equivalent,
+    probability_of_improvement,
     samples_for,
     seeds_needed,
     smallest_p,
@@ -65,9 +69,14 @@ def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
 
 def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
     """Return a table of the mean score of each setting in each environment, with the standard deviation over seeds."""
+    return markdown(score_cells(comparison, frame))
+
+
+def score_cells(comparison: Comparison, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the text of each cell of :func:`final_scores`, by setting and environment."""
     cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
-    return markdown(cells.loc[[RANDOM, *comparison.labels], comparison.envs])
+    return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
@@ -258,9 +267,22 @@ def _coverage(comparison: Comparison, preset: Preset) -> str:
 
 def hyperparameters(comparison: Comparison) -> list[str]:
     """Return tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
+    shared, different = (part.map(escape) for part in divide_hyperparameters(comparison))
+    blocks = [
+        "Shared by all settings in all environments:",
+        markdown(shared[shared["hyperparameter"].isin(FIRST)], None),
+        "<details><summary>All shared values</summary>",
+        markdown(shared, None),
+        "</details>",
+    ]
+    return [*blocks, "Different:", markdown(different, None)] if len(different) else blocks
+
+
+def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the hyperparameters that all settings share, and a table of those that differ, which may be empty."""
     rows = {
         (record["label"], record["env"]): {
-            name: escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for name, value in record["hyperparameters"].items()
         }
         for record in comparison.records
@@ -271,26 +293,19 @@ def hyperparameters(comparison: Comparison) -> list[str]:
     is_shared = frame.nunique() == 1
     shared = frame.loc[:, is_shared].head(1).T.reset_index()
     shared.columns = pd.Index(["hyperparameter", "value"])
-    blocks = [
-        "Shared by all settings in all environments:",
-        markdown(shared[shared["hyperparameter"].isin(FIRST)], None),
-        "<details><summary>All shared values</summary>",
-        markdown(shared, None),
-        "</details>",
-    ]
-    return blocks if is_shared.all() else [*blocks, "Different:", _differences(frame.loc[:, ~is_shared])]
+    return shared, pd.DataFrame() if is_shared.all() else _by_setting(frame.loc[:, ~is_shared])
 
 
-def _differences(frame: pd.DataFrame) -> str:
-    """Return a table with a row for each setting, or for each of its environments if they differ."""
+def _by_setting(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each setting, or for each of its environments if they differ."""
     parts = []
     for label, found in frame.groupby(level="setting", sort=False):
         alike = (found.nunique() == 1).all()
         rows = found.head(1) if alike else found.sort_index(level="environment")
         envs = ["all"] if alike else rows.index.get_level_values("environment")
-        parts.append(rows.set_axis(pd.MultiIndex.from_product([[escape(label)], envs])))
+        parts.append(rows.set_axis(pd.MultiIndex.from_product([[label], envs])))
     table = pd.concat(parts).rename_axis(["setting", "environment"]).reset_index(allow_duplicates=True)
-    return markdown(table if (table.iloc[:, 1] != "all").any() else table.drop(columns="environment"), None)
+    return table if (table.iloc[:, 1] != "all").any() else table.drop(columns="environment")
 
 
 def command(comparison: Comparison) -> str | None:
@@ -341,6 +356,23 @@ def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = 
         return f"{said}. {why} cannot be told apart from {', '.join(alike)}."
     better = f"It is better beyond noise than {', '.join(map(escape, best.better))}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+
+
+def against(arrays: Scores, differences: Differences, baseline: str) -> pd.DataFrame:
+    """Return a table that compares the other settings with one, which must be among them."""
+    other = arrays[baseline]
+    rows = {
+        label: {
+            "seeds": len(own),
+            "P(better)": probability_of_improvement(own, other),
+            "difference": (difference := differences[label, baseline]).estimate,
+            "p": "" if math.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
+            f"equivalent within {MARGIN}": "yes" if are_equivalent(own, other) else "not shown",
+        }
+        for label, own in arrays.items()
+        if label != baseline
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def too_few(seeds: Collection[int], envs: int) -> str:

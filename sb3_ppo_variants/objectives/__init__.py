@@ -11,8 +11,8 @@ from sb3_ppo_variants.objectives.objective import (
     NativeObjective,
     Objective,
     gradient_of,
+    has_term,
     is_given_with_loss,
-    loss_of,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
@@ -47,8 +47,8 @@ __all__ = [
     "Unclipped",
     "check_gradient",
     "gradient_of",
+    "has_term",
     "is_given_with_loss",
     "list_objectives",
-    "loss_of",
     "read_objective",
 ]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Objective, gradient_of, loss_of
+from sb3_ppo_variants.losses import check_loss
+from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Objective, gradient_of
 
 # The grid: log r, and the advantages, both KLs and entropies at each. It contains r = 1 and a KL of 0, and otherwise no
 # round numbers, at which objectives may have kinks.
@@ -79,7 +80,8 @@ def _known(objective: Objective, samples: Samples) -> dict[str, np.ndarray]:
 def _by_autograd(objective: Objective, samples: Samples) -> Derived:
     known = {name: th.from_numpy(array) for name, array in _known(objective, samples).items()}
     variables = {name: known[name].requires_grad_() for name in VARIABLES if name in known}
-    loss = loss_of(objective, Batch(source=known.get))
+    loss = objective.loss(Batch(source=known.get))
+    check_loss(loss, objective)
     # If the loss does not depend on a variable, its gradient is None.
     found = th.autograd.grad(loss, [*variables.values()], allow_unused=True) if loss.requires_grad else ()
     slopes = dict(zip(variables, found, strict=False))

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 import numpy as np
 import torch as th
@@ -260,19 +260,9 @@ def is_given_with_loss(objective: Objective, member: str) -> bool:
     return False
 
 
-def loss_of(objective: Objective, batch: Batch[th.Tensor]) -> th.Tensor:
-    """Return the loss of an objective.
-
-    :raises ArgumentError: if it is not a scalar tensor
-    """
-    loss = objective.loss(batch)
-    if not isinstance(loss, th.Tensor) or loss.shape != ():
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
-        raise ArgumentError(
-            f"{type(objective).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the "
-            "samples"
-        )
-    return loss
+def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
+    """Return whether the native library computes an objective without calling Python."""
+    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
 
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:

@@ -21,12 +21,13 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.arguments.checks import KEYS
+from sb3_ppo_variants.arguments.checks import KEYS, declared
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.boxed import box_policy_for
-from sb3_ppo_variants.policies.structured import HybridActions, check_parts, with_hybrid_actions
+from sb3_ppo_variants.policies.boxed import BoxActions
+from sb3_ppo_variants.policies.head import ActionHead, with_head
+from sb3_ppo_variants.policies.structured import HybridActions, check_parts
 from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, chunks, observations_at, with_parameters
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -109,13 +110,22 @@ class PolicyKind:
 
         :raises ArgumentError: if ``policy_kwargs`` does not fit the action space
         """
-        check_parts(model.action_space, model.policy_class, model.policy_kwargs)
         is_asymmetric = model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS)
         made: Any = cls.asymmetric if is_asymmetric else model.policy_class
-        if not is_hybrid(model.action_space):
-            return made if is_asymmetric else box_policy_for(made, model.policy_kwargs)
-        hybrid: Callable[..., Any] = with_hybrid_actions(made, cls.hybrid)
-        return hybrid
+        check_parts(model.action_space, made, model.policy_kwargs)
+        head = cls._head_for(made, model)
+        maker: Callable[..., Any] = made if head is None else with_head(made, head)
+        return maker
+
+    @classmethod
+    def _head_for(cls, policy_class: type[BasePolicy], model: OnPolicyAlgorithm) -> type[ActionHead] | None:
+        """Return what draws the actions of policies of a class, or ``None`` if they draw them themselves."""
+        if issubclass(policy_class, ActionHead):
+            return None
+        if is_hybrid(model.action_space):
+            return cls.hybrid
+        given = {*BoxActions.arguments} & model.policy_kwargs.keys() - declared(policy_class)
+        return BoxActions if given else None
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:

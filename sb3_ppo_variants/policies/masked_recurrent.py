@@ -19,7 +19,7 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentMultiInputActorCriticPolicy,
 )
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
-from stable_baselines3.common.distributions import MultiCategoricalDistribution
+from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from stable_baselines3.common.vec_env import VecNormalize
@@ -27,6 +27,7 @@ from torch import nn
 
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.policies.masked import Masked
+from sb3_ppo_variants.policies.masked_structured import MaskableHybridDistribution
 from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
@@ -77,17 +78,18 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         finally:
             self._action_masks = outer
 
-    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> MaskableDistribution:
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
         logits = self.action_net(latent_pi)
         if self._action_masks is not None:
-            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again. Continuous
-            # parts of actions have no masks.
-            masked, allowed = getattr(self.action_dist, "masked_outputs", slice(None)), logits.new_ones(logits.shape)
-            masks = th.as_tensor(self._action_masks, dtype=logits.dtype, device=logits.device)
-            allowed[:, masked] = masks.reshape(len(logits), -1)
-            logits = logits.where(allowed > 0, NOT_ALLOWED)
+            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
+            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(len(logits), -1) > 0
+            if isinstance(self.action_dist, MaskableHybridDistribution):
+                # Continuous parts of actions have no masks.
+                masks, allowed = allowed, allowed.new_ones(logits.shape)
+                allowed[:, self.action_dist.masked_outputs] = masks
+            logits = logits.where(allowed, NOT_ALLOWED)
         distribution = self.action_dist.proba_distribution(action_logits=logits)
-        assert isinstance(distribution, MaskableDistribution)
+        assert isinstance(distribution, Distribution)
         return distribution
 
     def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:

@@ -14,9 +14,10 @@ from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
+from sb3_ppo_variants.arguments.checks import LOG_STD_INIT
 from sb3_ppo_variants.arguments.rules import FINITE
 from sb3_ppo_variants.hybrid import HybridDistribution
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace
+from sb3_ppo_variants.layout import AnySpace, HybridLayout
 from sb3_ppo_variants.policies.structured import HybridActions
 
 
@@ -89,26 +90,10 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
 
 
 class MaskableHybridActions(HybridActions):
-    """The same for sb3-contrib's policies with masks.
+    """The same for sb3-contrib's policies with masks. It also takes ``log_std_init``, which most of them lack."""
 
-    :param observation_space: the observations of the environment
-    :param action_space: the actions of the environment
-    :param log_std_init: the logarithm of the first standard deviations of continuous parts
-    :param others: the other arguments of the policy, and of :class:`HybridActions`
-    :raises ArgumentError: if these do not fit the parts of the actions
-    """
-
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: HybridSpace,
-        *others: Any,
-        log_std_init: float = 0.0,
-        **named: Any,
-    ):
-        FINITE.check("policy_kwargs['log_std_init']", log_std_init)
-        self._first_log_std = float(log_std_init)
-        super().__init__(observation_space, action_space, *others, **named)
+    arguments = (*HybridActions.arguments, LOG_STD_INIT)
+    log_std_init = 0.0
 
     @property
     def log_std(self) -> nn.Parameter | None:
@@ -124,11 +109,9 @@ class MaskableHybridActions(HybridActions):
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.action_space = self.layout.rows
-        self.log_std_init = self._first_log_std
+        self.log_std_init = self._given.get(LOG_STD_INIT, self.log_std_init)
+        FINITE.check(f"policy_kwargs[{LOG_STD_INIT!r}]", self.log_std_init)
         super()._build(lr_schedule)
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "log_std_init": self.log_std_init}
 
 
 class OfHybridActions(RolloutBuffer):

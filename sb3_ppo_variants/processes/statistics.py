@@ -76,6 +76,14 @@ def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, 
     return together.item(), (variances + (means - together) ** 2).mean().item()
 
 
+def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
+    """Return SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
+    expected = th.from_numpy(returns).double()
+    _, unexplained = mean_and_variance(expected - th.from_numpy(values), processes)
+    _, variance = mean_and_variance(expected, processes)
+    return np.nan if variance == 0 else 1 - unexplained / variance
+
+
 # The statistics of a process by name: those of all its data, and those of the part of it that all processes have in
 # common, which are None if they are not known, such as for an environment from elsewhere.
 Contribution: TypeAlias = Mapping[str, tuple[RunningMeanStd, RunningMeanStd | None]]

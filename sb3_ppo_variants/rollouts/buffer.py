@@ -17,7 +17,6 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
-from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.objectives import Batch
 
@@ -276,7 +275,7 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
         "return": buffer.returns,
     }
     for quantity, array in arrays.items():
-        if array.dtype.kind == "f" and not is_finite(array):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
             _refuse(quantity, in_rows(buffer, array), buffer, num_timesteps, n_processes)
 
 

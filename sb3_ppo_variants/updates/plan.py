@@ -35,29 +35,19 @@ for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, 
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
 
 
-def rollout_normalizer(
-    advantages: np.ndarray, normalize: NormalizeAdvantage, processes: Processes = ALONE
-) -> Callable[[Numbers], Numbers]:
+def rollout_normalizer(advantages: np.ndarray, processes: Processes = ALONE) -> Callable[[Numbers], Numbers]:
     """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
 
     It uses the mean and the standard deviation of all advantages in the rollout.
 
     :param advantages: the advantages of the rollout, which are not modified
-    :param normalize: with any value except ``"rollout"``, the function leaves advantages unchanged
     :param processes: the processes whose rollouts are normalised as one
     :return: a function that can be applied to any of the advantages, on any device
     """
-    if normalize != "rollout":
-        return lambda given: given
     mean, scale = float(advantages.mean()), float(advantages.std() + ADVANTAGE_EPSILON)
     if processes.size > 1:
         mean, scale = moments_together(th.from_numpy(advantages), processes)
     return lambda given: (given - mean) / scale
-
-
-def in_minibatches(normalize: NormalizeAdvantage) -> bool:
-    """Return whether advantages are normalised in each minibatch."""
-    return bool(normalize and normalize != "rollout")
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,7 @@ class Descent:
     :param of_policy: whether the loss includes the objective and the entropy loss
     :param of_value: whether the loss includes the value loss
     :param stop: ends the passes, or single ones, early; ``None`` never does
-    :param adaptive: the rule that adapts the step size; with ``every="minibatch"``, it does so before each step
+    :param adaptive: the rule that adapts the step size before each step, if there is one
     """
 
     optimizer: Optimizer
@@ -88,12 +78,7 @@ class Descent:
     @property
     def needs_kl(self) -> bool:
         """Whether the KL of each minibatch is measured, even if the objective does not need it."""
-        return (self.stop is not None and self.stop.needs_kl) or self.adapts_steps
-
-    @property
-    def adapts_steps(self) -> bool:
-        """Whether the step size is adapted before each step."""
-        return self.adaptive is not None and self.adaptive.in_minibatches
+        return self.adaptive is not None or (self.stop is not None and self.stop.needs_kl)
 
 
 @dataclass(frozen=True)
@@ -109,7 +94,7 @@ class UpdatePlan:
     :param ent_coef: coefficient of the entropy loss
     :param vf_coef: coefficient of the value loss
     :param value_loss: the value loss
-    :param normalize_advantage: how advantages are normalised; see :mod:`sb3_ppo_variants.updates.plan`
+    :param normalize_advantage: where advantages are normalised; ``None`` for nowhere
     :param batch_size: rows in a minibatch, at most those of the rollout
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
@@ -122,7 +107,7 @@ class UpdatePlan:
     ent_coef: float
     vf_coef: float
     value_loss: ValueLoss
-    normalize_advantage: NormalizeAdvantage
+    normalize_advantage: Literal["minibatch", "rollout"] | None
     batch_size: int
     descents: Sequence[Descent]
     processes: Processes = ALONE
@@ -169,11 +154,6 @@ class Trained(Protocol):
         """What ends the next update early."""
 
 
-def largest_norm(max_grad_norm: float | None) -> float:
-    """Return the maximum norm of the gradient, infinite for ``None``."""
-    return math.inf if max_grad_norm is None else max_grad_norm
-
-
 class Updates(ABC):
     """Divides an update into descents, and creates the optimizers that they need."""
 
@@ -205,16 +185,16 @@ class JointUpdates(Updates):
 
     def descents(self, model: Trained) -> list[Descent]:
         """Return a single descent for the whole loss."""
-        policy = model.policy
+        policy, rate = model.policy, model.learning_rate
         return [
             Descent(
                 policy.optimizer,
                 list(policy.parameters()),
                 learning_rate=current_value("learning_rate", model.lr_schedule, model._current_progress_remaining),
                 epochs=model.n_epochs,
-                max_grad_norm=largest_norm(model.max_grad_norm),
+                max_grad_norm=math.inf if model.max_grad_norm is None else model.max_grad_norm,
                 stop=model.early_stop,
-                adaptive=model.learning_rate if isinstance(model.learning_rate, KLAdaptive) else None,
+                adaptive=rate if isinstance(rate, KLAdaptive) and rate.in_minibatches else None,
             )
         ]
 

@@ -1,6 +1,7 @@
 """The loop that runs updates, for all objectives, policy kinds and backends; what it measures, and what undoes it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from types import TracebackType
@@ -104,21 +105,14 @@ class Ended(NamedTuple):
     """The statistic that ended the last of them."""
 
 
-class Descending(Protocol):
-    """A descent, as a backend implements it."""
-
-    def descend(self) -> Ended:
-        """Run all passes over the rollout, or fewer if ``stop`` ends them early."""
-
-    def measured(self) -> Measured:
-        """Return the statistics measured on the minibatches."""
-
-
 class Update(Protocol):
     """An update, as a backend implements it."""
 
-    def begin(self, descent: Descent) -> Descending:
-        """Begin a descent."""
+    def descend(self, descent: Descent) -> Ended:
+        """Run all passes of a descent over the rollout, or fewer if ``stop`` ends them early."""
+
+    def measured(self) -> Measured:
+        """Return the statistics measured on the minibatches of the last descent, as far as it came."""
 
     def check_finite(self) -> None:
         """Check that all parameters are finite.
@@ -155,12 +149,11 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     """
     each, measured = [], []
     for descent in plan.descents:
-        descending = update.begin(descent)
         try:
-            ended = descending.descend()
+            ended = update.descend(descent)
         except (ValueError, RuntimeError):
             # PyTorch raises an error for what follows from a non-finite step, but does not name the cause.
-            descending.measured().check_finite()
+            update.measured().check_finite()
             update.check_finite()
             raise
         if descent.stop is not None and ended.early and verbose >= 1 and plan.processes.rank == 0:
@@ -168,7 +161,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
             what = f"Early stopping at step {ended.epochs - 1}" if ends_update else f"{ended.early} epochs ended early"
             print(f"{what} due to reaching {descent.stop.reached}: {ended.statistic:.2f}")
         each.append(ended)
-        measured.append(descending.measured())
+        measured.append(update.measured())
         measured[-1].check_finite()
     update.check_finite()
     kl = update.finish()
@@ -178,8 +171,8 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     return Outcome(each, measured, kl)
 
 
-class AllOrNothing:
-    """A context manager that undoes an update, unless :meth:`keep` was reached.
+class AllOrNothing(AbstractContextManager["AllOrNothing"]):
+    """A context manager that undoes an update, unless ``kept`` was set.
 
     The update itself restores the policy and the optimizers' state. It can do so until the context ends, even once it
     has finished, because the model only records the results of an update after that. The context restores everything
@@ -195,25 +188,19 @@ class AllOrNothing:
 
     update: Update | None = None
     """The update to undo. Set it before the update takes its first step."""
+    kept: bool = False
+    """Whether to keep all changes. No interrupt can divide the assignment that sets it."""
 
     def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan):
         self._model = model
         self._attributes = dict(model.__dict__)
         self._optimizers = plan.optimizers
         self._settings = [[dict(group) for group in optimizer.param_groups] for optimizer in plan.optimizers]
-        self._kept = False
-
-    def keep(self) -> None:
-        """Keep all changes. This is a single assignment, so no interrupt can divide it."""
-        self._kept = True
-
-    def __enter__(self) -> "AllOrNothing":
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if not self._kept:
+        if not self.kept:
             with HELD:  # A second Ctrl-C must not cut this short.
                 self._undo()
 

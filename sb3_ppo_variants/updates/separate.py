@@ -16,7 +16,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.choice import kind_of
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates, largest_norm
+from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class SeparateUpdates(Updates):
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
     def descents(self, model: Trained) -> list[Descent]:
-        progress, norm = model._current_progress_remaining, largest_norm(model.max_grad_norm)
         of_policy, of_value = (
             [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for optimizer in (model.policy.optimizer, model.value_optimizer)
@@ -71,9 +70,9 @@ class SeparateUpdates(Updates):
         value = Descent(
             model.value_optimizer,
             of_value,
-            learning_rate=self._rate(progress),
+            learning_rate=self._rate(model._current_progress_remaining),
             epochs=self.value_epochs or model.n_epochs,
-            max_grad_norm=norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
+            max_grad_norm=joint.max_grad_norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
             of_policy=False,
         )
         return [policy, value]

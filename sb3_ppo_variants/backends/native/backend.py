@@ -1,5 +1,6 @@
 """The native backend, in C++, and the reasons why it cannot compute a plan."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -29,6 +30,7 @@ class Native:
     path = "fast"
     has_memory = False
     how = "the native library computes the networks"
+    update: Callable[[UpdatePlan], NativeUpdate] = NativeUpdate
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacles.find_obstacle(_check_plan, plan)
@@ -39,9 +41,6 @@ class Native:
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return UntilRemade(NativeActor(model, plan.kind, buffer, n_steps), model, plan)
 
-    def update(self, plan: UpdatePlan) -> NativeUpdate:
-        return NativeUpdate(plan)
-
 
 def _check_plan(plan: UpdatePlan) -> None:
     if library() is None:
@@ -49,7 +48,8 @@ def _check_plan(plan: UpdatePlan) -> None:
         raise ObstacleError(f"the native library was not built ({remedy})")
     policy, parameters = plan.kind.policy, plan.parameters.values()
     obstacles.check_policy(plan)
-    check_proximal(plan)
+    if plan.proximal is not None:
+        check_proximal(plan)
     obstacles.check_hooks(plan.modules, parameters, plan.optimizers)
     _check_methods(plan)
     Features(policy)

@@ -108,14 +108,11 @@ class Library:
     def _with_memory(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[[], int]:
         """Return a function of the library with its arguments, the last of which is memory to compute in."""
         function, arguments = self._function(name), [*map(ctypes.byref, structures)]
-        # Without memory the function returns how many bytes it needs.
-        return partial(function, *arguments, _memory(function(*arguments, None)))
-
-
-def _memory(size: int) -> ctypes.Array[ctypes.c_char]:
-    """Return zeros aligned to a cache line, because vectors that span two lines take twice as long to read."""
-    buffer = ctypes.create_string_buffer(size + LINE)
-    return (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
+        size = function(*arguments, None)  # Without memory the function returns how many bytes it needs.
+        # Vectors that span two cache lines take twice as long to read.
+        buffer = ctypes.create_string_buffer(size + LINE)
+        memory = (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
+        return partial(function, *arguments, memory)
 
 
 @cache

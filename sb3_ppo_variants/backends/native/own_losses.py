@@ -10,17 +10,15 @@ import torch as th
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
+from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
     ArrayObjective,
     Batch,
-    NativeObjective,
-    Objective,
     gradient_of,
     is_given_with_loss,
-    loss_of,
 )
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
-from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, value_loss_of
+from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate
@@ -33,11 +31,6 @@ NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
 }
 # What the gradient of an objective is taken with respect to, in the order of `Gradient`.
 DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
-
-
-def has_term(objective: Objective) -> bool:
-    """Return whether the library computes an objective without calling Python."""
-    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
 
 class OwnObjective:
@@ -121,7 +114,8 @@ class OwnObjective:
 
         with th.enable_grad():
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
-            loss = loss_of(self._plan.objective, batch)
+            loss = self._plan.objective.loss(batch)
+        check_loss(loss, self._plan.objective)
         self._losses[: len(rows)] = loss.item()
         found = differentiate(loss, [*leaves.values()])
         return {name: slope.numpy() for name, slope in zip(leaves, found, strict=True) if slope is not None}
@@ -154,7 +148,8 @@ class OwnValueLoss:
         old_values, returns = (self._columns.read(name, rows, th.from_numpy) for name in ("old_values", "returns"))
         with th.enable_grad():
             values = th.from_numpy(self._values[:count].copy()).requires_grad_()
-            loss = value_loss_of(self._value_loss, values, old_values, returns)
+            loss = self._value_loss.loss(values, old_values, returns)
+        check_loss(loss, self._value_loss)
         self._losses[:count] = loss.item()
         (slopes,) = differentiate(loss, [values])
         self._slopes[:count] = 0.0 if slopes is None else slopes.numpy()

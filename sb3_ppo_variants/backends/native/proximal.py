@@ -6,9 +6,8 @@ import numpy as np
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import arrays_of
-from sb3_ppo_variants.backends.native.own_losses import has_term
 from sb3_ppo_variants.backends.obstacles import ObstacleError
-from sb3_ppo_variants.objectives import NativeObjective
+from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.updates.plan import UpdatePlan
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 
@@ -17,14 +16,12 @@ if TYPE_CHECKING:
 
 
 def check_proximal(plan: UpdatePlan) -> None:
-    """Check that the library can compute the proximal policy of a plan, if it has one.
+    """Check that the library can compute the proximal policy of a plan, which has one.
 
     :raises ObstacleError: if not
     """
-    if plan.proximal is None:
-        return
     objective = plan.objective.within
-    if not (isinstance(objective, NativeObjective) and has_term(objective)):
+    if not has_term(objective):
         raise ObstacleError(f"an EWMA is around {type(objective).__name__}, which the native library does not compute")
     if objective.numbers_per_sample:
         raise ObstacleError(f"an EWMA is around {type(objective).__name__}, which reads the whole rollout")

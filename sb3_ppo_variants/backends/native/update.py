@@ -14,18 +14,17 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
-from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss, has_term
+from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss
 from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.objectives import NativeObjective
+from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, in_minibatches, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
 
 # The names of Adam's moments.
@@ -178,8 +177,9 @@ class NativeUpdate:
         self.architecture = Architecture.of(plan.kind.policy)
         self.networks = self.architecture.structure(arrays, gradients)
         self.dtype = arrays["action_net.bias"].dtype
-        normalize = rollout_normalizer(plan.buffer.advantages, plan.normalize_advantage, plan.processes)
-        self.advantages = normalize(self._read(plan.buffer.advantages))
+        self.advantages = self._read(plan.buffer.advantages)
+        if plan.normalize_advantage == "rollout":
+            self.advantages = rollout_normalizer(plan.buffer.advantages, plan.processes)(self.advantages)
         self.ordered_advantages = self.advantages.copy()
         """What the structure of the rollout points to. A descent may write the advantages there in another order."""
         self.rollout = self._read_rollout(plan.buffer, arrays.get("log_std"))
@@ -189,6 +189,7 @@ class NativeUpdate:
         self._proximal: FollowingPolicy | None = None
         if plan.proximal is not None:
             self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
+        self._latest: NativeDescent | None = None
         self._written = False
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
@@ -226,7 +227,7 @@ class NativeUpdate:
     def _numbers_of_term(self) -> np.ndarray | None:
         """Return what the term of the objective takes for each sample, if it takes anything."""
         objective = self.plan.objective.within
-        if not (isinstance(objective, NativeObjective) and has_term(objective) and objective.numbers_per_sample):
+        if not (has_term(objective) and objective.numbers_per_sample):
             return None
         found = np.ascontiguousarray(objective.per_sample(self.columns.whole()), self.dtype)
         return fitting(found, "per_sample", self.dtype, len(self.advantages), objective.numbers_per_sample)
@@ -251,14 +252,18 @@ class NativeUpdate:
             std = np.tile(np.exp(log_std), (len(features), 1))
         return drawn.parameters(outputs, std)
 
-    def begin(self, descent: Descent) -> "NativeDescent":
+    def descend(self, descent: Descent) -> Ended:
         proximal = structures.Proximal()
         if descent.of_policy and self._proximal is not None:
             proximal = self._proximal.structure
-        return NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
+        self._latest = NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
+        return self._latest.descend()
+
+    def measured(self) -> Measured:
+        return Measured({}, 0) if self._latest is None else self._latest.measured()
 
     def check_finite(self) -> None:
-        if not all(is_finite(part.vector) for part in self._parts.values()):
+        if not all(np.isfinite(part.vector).all() for part in self._parts.values()):
             raise NonFiniteError("vector of all parameters", "not finite")
 
     def undo(self) -> None:
@@ -284,7 +289,7 @@ class NativeUpdate:
 
 
 class NativeDescent:
-    """The steps of :class:`sb3_ppo_variants.backends.reference.TorchDescent`, each pass made by one call.
+    """The steps of one descent, each pass made by one call.
 
     :param update: the update that it belongs to
     :param descent: what it minimises, and how
@@ -322,12 +327,11 @@ class NativeDescent:
     def _terms(self) -> structures.Terms:
         plan, objective = self._plan, self._plan.objective.within
         normalization = structures.NOT_NORMALIZED
-        if in_minibatches(plan.normalize_advantage):
+        if plan.normalize_advantage == "minibatch":
             alone = plan.processes.size == 1
             normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
         constants, term = None, 0
         if has_term(objective):
-            assert isinstance(objective, NativeObjective)
             constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
         value_loss, constant = structures.VALUE_LOSSES[0], 0.0
         if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
@@ -352,7 +356,7 @@ class NativeDescent:
             self._epochs += 1
             self._epoch_start, outcome.ended_early = outcome.minibatches, 0
             self._permutation[...] = np.random.permutation(len(self._advantages))
-            if self._averages is not None and in_minibatches(plan.normalize_advantage):
+            if self._averages is not None and plan.normalize_advantage == "minibatch":
                 ordered = self._advantages[self._permutation]
                 self._ordered[...] = normalized(ordered, plan.batch_size, plan.processes)
             self._run()
@@ -384,7 +388,7 @@ def _limits(descent: Descent) -> dict[str, float]:
     limits: dict[str, float] = {"limit": inf}
     if stop is not None:
         limits = {"limit": float(stop.limit), "statistic": structures.MEASURED.index(stop.statistic)}
-    if adaptive is None or not adaptive.in_minibatches:
+    if adaptive is None:
         return limits
     names = ("desired_kl", "factor", "tolerance", "min_learning_rate", "max_learning_rate")
     return limits | {name: float(getattr(adaptive, name)) for name in names}

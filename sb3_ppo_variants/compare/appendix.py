@@ -1,0 +1,289 @@
+"""A report as the appendix of a paper: LaTeX tables, figures at the width of a page, methods, and findings as JSON.
+
+``appendix.tex`` compiles as it is, with ``pdflatex appendix; bibtex appendix; pdflatex appendix; pdflatex appendix``.
+Its parts can be copied one by one; they need the packages adjustbox, array, booktabs, graphicx, natbib and url.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from sb3_ppo_variants.compare import plots, scores, statistics, tables
+from sb3_ppo_variants.compare.records import LAST, Values
+from sb3_ppo_variants.compare.scores import Comparison
+from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Estimate
+from sb3_ppo_variants.saving.atomic import write_atomically
+
+# The width of the text on a page of most conferences and journals, in inches, and the number of pictures beside each
+# other.
+WIDTH, COLUMNS = 5.5, 3
+# The numbers of seeds for which the smallest difference that they can tell is given.
+SEEDS = (3, 5, 10, 20, 30)
+DOCUMENT = r"""\documentclass[10pt]{article}
+\usepackage[utf8]{inputenc}
+\usepackage[T1]{fontenc}
+\usepackage[textwidth=5.5in,textheight=9in]{geometry}
+\usepackage{adjustbox,array,booktabs,graphicx,lmodern,natbib,url}
+\setlength{\belowcaptionskip}{6pt}
+\begin{document}
+\appendix
+CHAPTERS
+\bibliographystyle{plainnat}
+\bibliography{references}
+\end{document}
+"""
+REFERENCES = r"""
+@article{schulman2017proximal, title={Proximal Policy Optimization Algorithms}, author={Schulman, John and Wolski, Filip
+  and Dhariwal, Prafulla and Radford, Alec and Klimov, Oleg}, journal={arXiv preprint arXiv:1707.06347},
+  year={2017}}
+@article{raffin2021stable, title={{Stable-Baselines3}: Reliable Reinforcement Learning Implementations}, author={Raffin,
+  Antonin and Hill, Ashley and Gleave, Adam and Kanervisto, Anssi and Ernestus, Maximilian and Dormann, Noah},
+  journal={Journal of Machine Learning Research}, volume={22}, number={268}, pages={1--8}, year={2021}}
+@article{towers2024gymnasium, title={Gymnasium: A Standard Interface for Reinforcement Learning Environments},
+  author={Towers, Mark and others}, journal={arXiv preprint arXiv:2407.17032}, year={2024}}
+@inproceedings{agarwal2021deep, title={Deep Reinforcement Learning at the Edge of the Statistical Precipice},
+  author={Agarwal, Rishabh and Schwarzer, Max and Castro, Pablo Samuel and Courville, Aaron and Bellemare, Marc G.},
+  booktitle={Advances in Neural Information Processing Systems}, volume={34}, year={2021}}
+@article{holm1979simple, title={A Simple Sequentially Rejective Multiple Test Procedure}, author={Holm, Sture},
+  journal={Scandinavian Journal of Statistics}, volume={6}, number={2}, pages={65--70}, year={1979}}
+@article{schuirmann1987comparison, title={A Comparison of the Two One-Sided Tests Procedure and the Power Approach for
+  Assessing the Equivalence of Average Bioavailability}, author={Schuirmann, Donald J.}, journal={Journal of
+  Pharmacokinetics and Biopharmaceutics}, volume={15}, pages={657--680}, year={1987}}
+@article{newcombe2006confidence, title={Confidence Intervals for an Effect Size Measure Based on the {Mann--Whitney}
+  Statistic. {Part} 2: Asymptotic Methods and Evaluation}, author={Newcombe, Robert G.}, journal={Statistics in
+  Medicine}, volume={25}, number={4}, pages={559--573}, year={2006}}
+@misc{sb3ppovariants, title={{sb3\_ppo\_variants}: the policy objectives of the {PPO} paper for
+  {Stable-Baselines3}}, author={{The sb3\_ppo\_variants maintainers}},
+  howpublished={\url{https://github.com/sb3-ppo-variants/sb3_ppo_variants}}}
+"""
+TRAINED = f"""\
+We trained {{settings}} in {{envs}} with {{seeds}} seeds each, for {{steps}} environment steps, with
+sb3\\_ppo\\_variants~\\citep{{{{sb3ppovariants}}}}, which implements the objectives of
+\\citet{{{{schulman2017proximal}}}} on Stable-Baselines3~\\citep{{{{raffin2021stable}}}} and
+Gymnasium~\\citep{{{{towers2024gymnasium}}}}{{versions}}. The score of a run is the mean return of its last {LAST}
+training episodes."""
+TESTED = f"""\
+In each environment, scores are shifted and scaled so that the random policy has 0 and the best run 1
+\\citep[compare][]{{{{agarwal2021deep}}}}. Intervals of means are $t$ intervals over seeds with Welch's and
+Satterthwaite's degrees of freedom, widened for skewed scores; those of the probability of improvement are Newcombe's
+\\citep{{{{newcombe2006confidence}}}}. Two settings differ beyond noise if a permutation test of the difference of their
+means over seeds, stratified by environment, gives $p \\leq {ALPHA}$ after Holm's correction
+\\citep{{{{holm1979simple}}}} for {{pairs}} of settings. They are equivalent if two one-sided $t$ tests at 5\\%
+\\citep{{{{schuirmann1987comparison}}}} show that their means differ by less than {MARGIN}. Where neither holds, these
+runs cannot tell."""
+MEANS = r"""Mean normalised score with its 95\% interval, the range of ranks that the tests allow, and the settings
+than which one is better beyond noise."""
+AGAINST = r"""Against {}: the probability that a run is better, and the difference of the means (above 0: better), with
+95\% intervals; the $p$ value of the difference, corrected for all pairs; and whether both are equivalent."""
+FINAL = (
+    f"Mean return of the last {LAST} training episodes: mean over seeds $\\pm$ standard deviation (number of seeds)."
+)
+DETECTED = f"""\
+The smallest difference of two mean normalised scores that so many seeds of each setting find with a probability of
+{POWER * 100:.0f}\\%, from the variances over seeds of these runs, at the strictest level of Holm's method."""
+CURVES = f"""\
+Learning curves: the mean return of the {LAST} episodes that ended last. Lines are means over seeds, bands 95\\%
+intervals. Where seeds are too few for intervals, thin lines are seeds."""
+PROFILES = "Performance profiles: the share of runs with a higher normalised score, with 95\\% intervals."
+FIGURE = r"""\begin{{figure}}[htbp]
+\centering
+\includegraphics[width=\textwidth]{{{}}}
+\caption{{{}}}
+\end{{figure}}"""
+# Columns with longer texts than this break their lines.
+LONGEST = 60
+SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "β": r"$\beta$", "ε": r"$\varepsilon$",
+}  # fmt: skip
+
+
+def write(out: Path, compared: Sequence[Comparison], baseline: str | None) -> list[Path]:
+    """Write ``appendix.tex`` with its references and figures, and ``findings.json``.
+
+    :param out: folder of these files
+    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
+    :return: the files without the figures
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    parts, findings = [], []
+    for comparison in compared:
+        frame = scores.table(comparison)
+        if not frame.empty:
+            chapter = Chapter(comparison, frame, baseline or comparison.baseline)
+            parts.append(chapter.text(out))
+            findings.append(chapter.findings())
+    contents = {"appendix.tex": DOCUMENT.replace("CHAPTERS", "\n".join(parts)), "references.bib": REFERENCES}
+    contents["findings.json"] = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
+    for name, content in contents.items():
+        write_atomically(out / name, content.encode())
+    return [out / name for name in contents]
+
+
+class Chapter:
+    """The part of the appendix on one comparison.
+
+    :param frame: its scores, as ``scores.table`` returns them
+    :param baseline: label of the setting that the others are compared with, if it has scores
+    """
+
+    def __init__(self, comparison: Comparison, frame: pd.DataFrame, baseline: str):
+        self.comparison, self.frame, self.baseline = comparison, frame, baseline
+        self.arrays = scores.arrays(frame)[0]
+        self.differences = statistics.differences(self.arrays)
+
+    def text(self, out: Path) -> str:
+        """Return the chapter as LaTeX, and draw its figures into a folder."""
+        title = escape(f"{self.comparison.title} ({self.comparison.name})")
+        blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", self._methods(), "\\subsection{Results}"]
+        if self.arrays:
+            blocks += self._means()
+        cells = tables.score_cells(self.comparison, self.frame).rename_axis("setting").reset_index()
+        blocks += [tabular(cells, FINAL), *self._figures(out)]
+        if self.comparison.own.records:
+            shared, different = tables.divide_hyperparameters(self.comparison.own)
+            blocks += ["\\subsection{Hyperparameters}", tabular(shared, "Values that all settings share.")]
+            blocks += [tabular(different, "Values in which settings differ.")] if len(different) else []
+        return "\n\n".join(blocks) + "\n"
+
+    def _methods(self) -> str:
+        """Return a paragraph about the runs and the statistics, with citations."""
+        comparison, frame = self.comparison, self.frame
+        seeds = frame.groupby("label")["seed"].nunique()
+        several = str(seeds.min()) if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
+        steps = " or ".join(f"{number:,}" for number in sorted(frame["timesteps"].unique()))
+        versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
+        sentences = [
+            TRAINED.format(
+                settings=tables.count(comparison.labels, "setting"),
+                envs=tables.count(comparison.envs, "environment"),
+                seeds=several,
+                steps=steps,
+                versions=f" ({escape(', '.join(sorted(versions)))})" if versions else "",
+            )
+        ]
+        pairs = math.comb(len(self.arrays), 2)
+        if pairs:
+            sentences.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
+        return "\n".join(sentences)
+
+    def _means(self) -> list[str]:
+        """Return the tables about means over environments."""
+        rows = [
+            {
+                "setting": each.label,
+                "seeds": each.seeds,
+                "mean": each.value,
+                "rank": each.ranks,
+                "better than": ", ".join(each.better),
+            }
+            for each in statistics.rank(self.arrays, self.differences)
+        ]
+        blocks = [tabular(pd.DataFrame(rows), MEANS)]
+        if self.baseline in self.arrays and len(self.arrays) > 1:
+            compared = tables.against(self.arrays, self.differences, self.baseline)
+            blocks.append(tabular(compared.rename_axis("setting").reset_index(), AGAINST.format(escape(self.baseline))))
+        if power := self._power():
+            rows = [{"seeds": seeds, "difference": f"{least:.2f}"} for seeds, least in power.items()]
+            blocks.append(tabular(pd.DataFrame(rows), DETECTED))
+        return blocks
+
+    def _power(self) -> dict[int, float]:
+        """Return the smallest difference that each number of seeds can tell, without those that can tell none."""
+        found = {seeds: statistics.detectable_difference(self.arrays, seeds) for seeds in SEEDS} if self.arrays else {}
+        return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
+
+    def _figures(self, out: Path) -> list[str]:
+        """Draw the learning curves and the performance profiles, and return what includes them."""
+        names = {"curves": CURVES}
+        self._draw_curves(out / f"{self.comparison.name}-curves.png")
+        if self.arrays:
+            names["profiles"] = PROFILES
+            with plots.drawing(out / f"{self.comparison.name}-profiles.png", size=(WIDTH, 3), below=True) as [[axes]]:
+                plots.draw_profiles(axes, self.arrays, self.comparison.labels)
+        return [FIGURE.format(f"{self.comparison.name}-{name}.pdf", said) for name, said in names.items()]
+
+    def _draw_curves(self, file: Path) -> None:
+        """Draw the learning curves in all environments at the width of a page."""
+        envs = self.comparison.envs
+        columns = min(COLUMNS, len(envs))
+        rows = math.ceil(len(envs) / columns)
+        with plots.drawing(file, rows, columns, (WIDTH, 0.5 + 1.6 * rows), below=True) as grid:
+            for axes in grid.ravel()[len(envs) :]:
+                axes.set_visible(False)
+            for axes, env in zip(grid.ravel(), envs, strict=False):
+                plots.draw_curves(axes, self.comparison, env)
+                axes.set_title(env, fontsize=plots.SMALL)
+                axes.tick_params(labelsize=plots.SMALL - 2)
+                axes.ticklabel_format(axis="x", scilimits=(0, 0))
+
+    def findings(self) -> Values:
+        """Return the scores and what the tests say about them, as JSON-serialisable values."""
+        runs = self.frame.astype(object).where(self.frame.notna(), None)
+        settings = {
+            each.label: {
+                "mean": spread(each.value),
+                "seeds": each.seeds,
+                "rank": each.ranks,
+                "better_than": each.better,
+                "worse_than": each.worse,
+            }
+            for each in statistics.rank(self.arrays, self.differences)
+        }
+        pairs = [
+            {
+                "setting": label,
+                "other": other,
+                "difference": spread(found.estimate),
+                "p": None if math.isnan(found.p) else found.p,
+                "probability_of_improvement": spread(
+                    statistics.probability_of_improvement(self.arrays[label], self.arrays[other])
+                ),
+                "equivalent": statistics.are_equivalent(self.arrays[label], self.arrays[other]),
+            }
+            for (label, other), found in self.differences.items()
+        ]
+        return {
+            "title": self.comparison.title,
+            "conditions": self.comparison.conditions,
+            "random_policy": scores.random_scores(self.comparison),
+            "runs": runs.to_dict("records"),
+            "settings": settings,
+            "pairs": pairs,
+            "detectable_difference": self._power(),
+        }
+
+
+def spread(estimate: Estimate) -> Values:
+    """Return an estimate for JSON, which has no NaN."""
+    ends = {"low": estimate.low, "high": estimate.high} if estimate.is_certain else {"low": None, "high": None}
+    return {"value": estimate.value, **ends}
+
+
+def escape(text: str) -> str:
+    """Return text as LaTeX that shows it unchanged."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)
+
+
+def tabular(frame: pd.DataFrame, caption: str) -> str:
+    """Return a table with booktabs's rules, which is made smaller if it is wider than the page.
+
+    :param caption: LaTeX, in which everything special is escaped
+    """
+    rows = [[str(value) for value in row] for row in [frame.columns, *frame.to_numpy()]]
+    is_long = [max(len(row[column]) for row in rows) > LONGEST for column in range(len(frame.columns))]
+    columns = "".join(r">{\raggedright\arraybackslash}p{0.6\textwidth}" if long else "l" for long in is_long)
+    # Values such as import paths have no spaces at which a line could end.
+    breaking = {long: r"\_\allowbreak{}" if long else r"\_" for long in (False, True)}
+    head, *body = (
+        " & ".join(escape(cell).replace(r"\_", breaking[long]) for cell, long in zip(row, is_long, strict=True))
+        + r" \\"
+        for row in rows
+    )
+    rules = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    fitted = r"\adjustbox{max width=\textwidth,max totalheight=0.8\textheight}{\begin{tabular}"
+    begin = [r"\begin{table}[htbp]", r"\centering\small", rf"\caption{{{caption}}}", rf"{fitted}{{{columns}}}"]
+    return "\n".join([*begin, *rules, r"\end{tabular}}", r"\end{table}"])
