@@ -134,7 +134,7 @@ def overview(agents: Path = AGENTS) -> str:
     import pandas as pd
 
     rows = [
-        {"agent": f"`{folder.as_posix()}`", "score": str(published(folder)), "kB": f"{size / 1000:.0f}"}
+        {"agent": f"`{(AGENTS / folder.name).as_posix()}`", "score": str(published(folder)), "kB": f"{size / 1000:.0f}"}
         for folder in (agents / env_id for env_id in ENVIRONMENTS)
         if (folder / CARD).exists()
         for size in [(folder / MODEL).stat().st_size]
