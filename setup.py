@@ -1,7 +1,6 @@
 """Declares the native library; everything else is in setup.cfg. If the build fails, the package works without it."""
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -32,6 +31,10 @@ class AllAtOnce(build_ext):
 
     def build_extensions(self) -> None:
         """Build the library."""
+        is_msvc = self.compiler.compiler_type == "msvc"
+        for extension in self.extensions:
+            extension.extra_compile_args = MSVC if is_msvc else GCC
+            extension.extra_link_args = [] if is_msvc else ["-pthread"]
         compile_files = self.compiler.compile
 
         def compile_all(sources: list[str], **options: Any) -> list[str]:
@@ -39,7 +42,7 @@ class AllAtOnce(build_ext):
                 return list(chain.from_iterable(pool.map(lambda source: compile_files([source], **options), sources)))
 
         # MSVC's compiler object initialises itself when it compiles its first file, which is not safe in parallel.
-        if sys.platform != "win32":
+        if not is_msvc:
             self.compiler.compile = compile_all
         super().build_extensions()
 
@@ -65,8 +68,6 @@ setup(
             sources=files("*.cpp"),
             depends=files("*.hpp"),
             define_macros=[("PPO_SOURCES", SOURCES)],
-            extra_compile_args=MSVC if sys.platform == "win32" else GCC,
-            extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
             optional=True,
             # The library does not call Python, so one build serves all versions.
             py_limited_api=True,

@@ -11,6 +11,7 @@ from sb3_ppo_variants.arguments.commandline import Command, run_command
 
 # The module of each tool, by the name of its command.
 TOOLS = {
+    "agents": "agents",
     "animations": "animations",
     "cold": "cold",
     "cores": "cores",

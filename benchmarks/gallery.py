@@ -10,6 +10,7 @@ from typing import Any
 import torch as th
 from joblib import Parallel, delayed
 
+from benchmarks import agents
 from benchmarks.measuring import Count, add_names
 from benchmarks.published import CLEANRL, RL_ZOO3
 from sb3_ppo_variants.arguments.commandline import whole_number
@@ -58,6 +59,12 @@ hyperparameters for MuJoCo and one for Atari games, and takes the returns during
 
 [rl_zoo3]: https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md
 [cleanrl]: https://docs.cleanrl.dev/rl-algorithms/ppo
+"""
+FILES = f"""## Files of trained agents
+
+These agents are in the repository, each with a card. `python -m benchmarks agents` evaluates them again over
+{EPISODES} new episodes, and fails if a mean return is not the published one. `load(..., weights_only=True)` reads them
+without unpickling anything.
 """
 
 
@@ -144,7 +151,7 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
         text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png){agent}\n"
         note = f"{NOTES[env_id]}\n\n" if env_id in NOTES else ""
         parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
-    return "\n".join(parts)
+    return "\n".join([*parts, FILES, f"{agents.overview()}\n"])
 
 
 def beside(found: dict[str, list[dict[str, Any]]]) -> str:

@@ -3,9 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-# The source distribution is without them.
+# The source distribution is without the pictures, the records of runs and the trained agents.
 HAS_PICTURES = any((ROOT / "docs").rglob("*.png"))
+needs_records = pytest.mark.skipif(
+    not any((ROOT / "results").glob("*.jsonl.gz")), reason="the records are in the repository only"
+)
 
 
 def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from committed import HAS_PICTURES, ROOT, section
+from committed import HAS_PICTURES, ROOT, needs_records, section
 from comparing import verdict_of
 from scipy.stats import kendalltau
 
@@ -20,6 +20,7 @@ from sb3_ppo_variants.compare.plan import HEADLINE, TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
 
+pytestmark = needs_records
 SB3 = "sb3_ppo protocol=sb3"
 # For each file of records, the baseline of its report, or None for SB3's PPO.
 BASELINES = {

@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from committed import needs_records
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.compare import records
@@ -35,6 +36,7 @@ def test_committed_records_have_the_names_of_their_runs(file: Path) -> None:
         assert run.name == record["name"]
 
 
+@needs_records
 def test_the_runs_of_the_study_are_found_again() -> None:
     preset = PRESETS["table1-study"]
     settings = [parse(text) for text in preset.settings["all"]]

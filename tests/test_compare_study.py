@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from committed import section
+from committed import needs_records, section
 from comparing import p_value, record, text_of
 
 from benchmarks.__main__ import main
@@ -127,6 +127,7 @@ def test_pages_and_records_that_are_not_the_studys_are_refused(tmp_path: Path) -
             main(["study", "--from", str(file), "--page", str(page)])
 
 
+@needs_records
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_committed_page_is_what_the_records_give(tmp_path: Path) -> None:
     committed, page = ROOT / "docs" / "table1-study.md", tmp_path / "table1-study.md"
@@ -140,6 +141,7 @@ def summary() -> str:
     return " ".join(section("In short", ROOT / "docs" / "table1-study.md").split())
 
 
+@needs_records
 def test_the_page_sums_up_what_the_records_give() -> None:
     found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
     outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
@@ -157,6 +159,7 @@ def test_the_page_sums_up_what_the_records_give() -> None:
     assert all(outcomes[name].tau == "1.00" for name in leading)
 
 
+@needs_records
 def test_the_page_says_what_two_seeds_can_tell() -> None:
     found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
     outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
@@ -172,6 +175,7 @@ def test_the_page_says_what_two_seeds_can_tell() -> None:
     assert f"a p value of {p[changed]:.3f}, but {holm(p)[changed]:.2f} after a correction for all nine" in short
 
 
+@needs_records
 def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:
     found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
     runs = pd.DataFrame(found).assign(digest=[records.digest(run["conditions"]) for run in found])
@@ -186,6 +190,7 @@ def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:
         assert none[f"{env}-v5"] < others.loc[f"{env}-v5"].min() / 5
 
 
+@needs_records
 def test_only_reacher_is_below_the_random_policy_at_full_length() -> None:
     found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
     (comparison,) = scores.comparisons(found)

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from committed import needs_records
 from javascript import STATIC, evaluate
 from scipy.stats import t
 
+pytestmark = needs_records
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 FILES = sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("*.jsonl.gz")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from committed import ROOT, section
+from committed import ROOT, needs_records, section
 
 from benchmarks.figures.field import ALL
 from benchmarks.figures.ratio import by_ratio
@@ -168,6 +168,7 @@ def test_the_drawn_range_of_trgppo_is_not_that_of_the_clip() -> None:
     assert stops * 0.249 == pytest.approx(0.466, abs=0.001)
 
 
+@needs_records
 def test_the_scores_on_cartpole() -> None:
     found, problems = records.unpack(ROOT / "results" / "objectives-cartpole.jsonl.gz")
     assert not problems

@@ -15,6 +15,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.choice import kind_of_class
@@ -86,29 +88,41 @@ def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
         statistics.save(str(folder / "vecnormalize.pkl"))
 
 
-def load(made: Recipe, folder: str | os.PathLike[str], seed: int | None = None) -> tuple[BaseAlgorithm, VecEnv]:
+def load(
+    made: Recipe, folder: str | os.PathLike[str], seed: int | None = None, weights_only: bool = False
+) -> tuple[BaseAlgorithm, VecEnv]:
     """Load the model that :func:`train` saved, with an environment to evaluate it in, normalised as in training.
 
     :param folder: the folder that was passed to :func:`train`
+    :param weights_only: whether to unpickle nothing. Set this for files that you do not trust
+    :raises ArgumentError: with ``weights_only``, if the algorithm is not of this package, or the observations are
+        normalised
     """
+    if weights_only and not issubclass(made.algorithm, PPOBase):
+        raise ArgumentError(f"weights_only=True needs an algorithm of this package, not {made.algorithm.__name__}")
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
     if normalised is not None and normalised.norm_obs:
-        normalised.obs_rms = VecNormalize.load(os.path.join(folder, "vecnormalize.pkl"), normalised.venv).obs_rms
-    return made.algorithm.load(Path(folder, "model"), env=env), env
+        statistics = os.path.join(folder, "vecnormalize.pkl")
+        if weights_only:
+            raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
+        normalised.obs_rms = VecNormalize.load(statistics, normalised.venv).obs_rms
+    safely = {"weights_only": True} if weights_only else {}
+    return made.algorithm.load(Path(folder, "model"), env=env, **safely), env
 
 
-def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int) -> np.ndarray:
+def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weights_only: bool = False) -> np.ndarray:
     """Evaluate the saved model in new episodes.
 
     The policy is deterministic, except in Atari games, as in the RL Zoo.
 
     :param folder: the folder that was passed to :func:`train`
+    :param weights_only: see :func:`load`
     :return: the return of each episode, shape ``(episodes,)``
-    :raises ArgumentError: if the number of episodes is not an integer >= 1
+    :raises ArgumentError: if the number of episodes is not an integer >= 1, or :func:`load` raises it
     """
     COUNT.check("episodes", episodes)
-    model, env = load(made, folder, EVALUATION_SEED)
+    model, env = load(made, folder, EVALUATION_SEED, weights_only)
     masked = kind_of_class(type(model.policy)).takes_masks
     predictor = WithMasks(model, env) if masked else model
     returns, _ = evaluate_policy(
