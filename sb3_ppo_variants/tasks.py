@@ -187,7 +187,7 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
         self._lengths = None if n_bins is None else np.linspace(-1, 1, n_bins)
         if n_bins is not None:
             self._bins = (2, *[n_bins] * n_dimensions)
-            self.action_space = spaces.MultiDiscrete(self._bins) if factorised else spaces.Discrete(prod(self._bins))
+            self.action_space = spaces.MultiDiscrete([*self._bins]) if factorised else spaces.Discrete(prod(self._bins))
         self._n_steps, self._n_dimensions = n_steps, n_dimensions
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
@@ -206,11 +206,11 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
         if choice == MOVE:
             before = np.linalg.norm(self._to_ball)
             self._to_ball -= vector
-            reward += before - np.linalg.norm(self._to_ball)
+            reward += float(before - np.linalg.norm(self._to_ball))
         elif hits := self.can_kick:
             self._to_goal -= vector
-            reward += 1 - np.linalg.norm(self._to_goal)
-        return self._observation(), float(reward), bool(hits), not hits and self._steps >= self._n_steps, {}
+            reward += float(1 - np.linalg.norm(self._to_goal))
+        return self._observation(), reward, bool(hits), not hits and self._steps >= self._n_steps, {}
 
     @property
     def can_kick(self) -> bool:

@@ -5,6 +5,7 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -107,7 +108,7 @@ def load(
         if weights_only:
             raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
         normalised.obs_rms = VecNormalize.load(statistics, normalised.venv).obs_rms
-    safely = {"weights_only": True} if weights_only else {}
+    safely: dict[str, Any] = {"weights_only": True} if weights_only else {}
     return made.algorithm.load(Path(folder, "model"), env=env, **safely), env
 
 
