@@ -34,8 +34,8 @@ from sb3_ppo_variants import {algorithm}
 model = {algorithm}.load("{folder}/{model}", weights_only=True)
 ```
 
-In a clone, `python -m benchmarks agents --envs {env_id}` evaluates it again, and fails if its score is another. With
-`--train`, the command trains it anew and writes this card.
+In a clone, `python -m benchmarks agents --envs {env_id}` evaluates it again, and fails if the mean return
+differs by more than a standard error. With `--train`, the command trains it anew and writes this card.
 
 ## Hyperparameters
 

@@ -7,6 +7,7 @@ Its parts can be copied one by one; they need the packages adjustbox, array, boo
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ import pandas as pd
 from sb3_ppo_variants.compare import plots, scores, statistics, tables
 from sb3_ppo_variants.compare.records import LAST, Values
 from sb3_ppo_variants.compare.scores import Comparison
-from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Estimate
+from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Differences, Estimate, Scores
 from sb3_ppo_variants.saving.atomic import write_atomically
 
 # The width of the text on a page of most conferences and journals, in inches, and the number of pictures beside each
@@ -101,39 +102,21 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def write(out: Path, compared: Sequence[Comparison], baseline: str | None) -> list[Path]:
-    """Write ``appendix.tex`` with its references and figures, and ``findings.json``.
-
-    :param out: folder of these files
-    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
-    :return: the files without the figures
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    parts, findings = [], []
-    for comparison in compared:
-        frame = scores.table(comparison)
-        if not frame.empty:
-            chapter = Chapter(comparison, frame, baseline or comparison.baseline)
-            parts.append(chapter.text(out))
-            findings.append(chapter.findings())
-    contents = {"appendix.tex": DOCUMENT.replace("CHAPTERS", "\n".join(parts)), "references.bib": REFERENCES}
-    contents["findings.json"] = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
-    for name, content in contents.items():
-        write_atomically(out / name, content.encode())
-    return [out / name for name in contents]
-
-
+@dataclass(frozen=True)
 class Chapter:
     """The part of the appendix on one comparison.
 
-    :param frame: its scores, as ``scores.table`` returns them
+    :param frame: its scores, as ``scores.table`` returns them, at least one
+    :param arrays: the normalised scores that count, by setting
+    :param differences: how their means differ
     :param baseline: label of the setting that the others are compared with, if it has scores
     """
 
-    def __init__(self, comparison: Comparison, frame: pd.DataFrame, baseline: str):
-        self.comparison, self.frame, self.baseline = comparison, frame, baseline
-        self.arrays = scores.arrays(frame)[0]
-        self.differences = statistics.differences(self.arrays)
+    comparison: Comparison
+    frame: pd.DataFrame
+    arrays: Scores
+    differences: Differences
+    baseline: str
 
     def text(self, out: Path) -> str:
         """Return the chapter as LaTeX, and draw its figures into a folder."""
@@ -255,6 +238,22 @@ class Chapter:
             "pairs": pairs,
             "detectable_difference": self._power(),
         }
+
+
+def write(out: Path, chapters: Sequence[Chapter]) -> list[Path]:
+    """Write ``appendix.tex`` with its references and figures, and ``findings.json``.
+
+    :param out: folder of these files
+    :return: the files without the figures
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(chapter.text(out) for chapter in chapters)
+    findings = json.dumps([chapter.findings() for chapter in chapters], indent=1, ensure_ascii=False)
+    contents = {"appendix.tex": DOCUMENT.replace("CHAPTERS", text), "references.bib": REFERENCES}
+    contents["findings.json"] = f"{findings}\n"
+    for name, content in contents.items():
+        write_atomically(out / name, content.encode())
+    return [out / name for name in contents]
 
 
 def spread(estimate: Estimate) -> Values:

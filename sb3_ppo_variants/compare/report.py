@@ -113,18 +113,20 @@ def write(
             known = ", ".join(sorted(labels))
             raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
-        text, csv = _make(compared, problems, out, baseline)
+        sections = [Section(comparison, out / PICTURES, baseline) for comparison in compared]
+        text, csv = _make(sections, problems, out)
         contents = {"report.md": text, "report.html": html(text, out)}
         contents |= {INTERACTIVE: plots.page(compared), "scores.csv": csv}
         for name, content in contents.items():
             write_atomically(out / name, content.encode())
-        more = appendix.write(out / APPENDIX, compared, baseline) if with_appendix else []
+        chapters = [section.chapter() for section in sections if not section.frame.empty]
+        more = appendix.write(out / APPENDIX, chapters) if with_appendix else []
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
     print(f"Report: {', '.join(map(str, [*(out / name for name in contents), *more]))}")
 
 
-def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
+def _make(sections: Sequence["Section"], problems: Sequence[str], out: Path) -> tuple[str, str]:
     """Return the report in Markdown and the table of scores as CSV, and draw the pictures."""
     blocks, frames = ["# Comparison"], []
     if running := _count_running(out):
@@ -132,16 +134,15 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    outcomes = study.outcomes(compared)
+    outcomes = study.outcomes([section.comparison for section in sections])
     # A study has runs under several of its conditions.
     if len(outcomes) > 1:
         file = out / PICTURES / f"{study.STUDY}.png"
         picture = image("Scores under each of the conditions", file, study.draw, outcomes)
         blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes), picture]
         blocks += [study.PICTURED, ACROSS, *tables.across([outcome.comparison for outcome in outcomes])]
-    for comparison in compared:
-        section = Section(comparison, out / PICTURES, baseline)
-        frames.append(section.frame.assign(comparison=comparison.name))
+    for section in sections:
+        frames.append(section.frame.assign(comparison=section.comparison.name))
         blocks += section.blocks()
     if not frames:
         blocks.append("There are no records yet.")
@@ -205,6 +206,11 @@ class Section:
         if comparison.failed:
             blocks += ["### Failed runs", *tables.failures(comparison.failed)]
         return blocks
+
+    def chapter(self) -> appendix.Chapter:
+        """Return the same for a paper."""
+        baseline = self.baseline or self.comparison.baseline
+        return appendix.Chapter(self.comparison, self.frame, self.arrays, self.differences, baseline)
 
     def _draw(self, text: str, name: str, draw: Callable[..., None], *arguments: object) -> str:
         return image(text, self.pictures / f"{self.comparison.name}-{name}.png", draw, *arguments)
