@@ -47,7 +47,7 @@ def test_by_hand(tmp_path: Path) -> None:
         ("sb3_ppo", 0.375), ("ppo_clip", -0.375),
     }  # fmt: skip
     # If the first runs sum to s in A and t in B, the means differ by (s - 1.25 + t - 1) / 2. Of the 6 x 6 ways, it is
-    # 0.375 or more in 2 + 2 where s - 1.25 is 0.25 or -0.25, in 3 + 3 where it is 0.5 or -0.5, and in 2 + 2 where it is 0.
+    # 0.375 or more in 2 + 2 with s - 1.25 = 0.25 or -0.25, in 3 + 3 with 0.5 or -0.5, and in 2 + 2 with 0.
     assert found["pairs"][0]["p"] == found["pairs"][1]["p"] == pytest.approx(14 / 36)
 
 
