@@ -21,6 +21,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.boxed import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
@@ -107,23 +108,31 @@ class NativeActor:
             self._noise = drawn.draw_noise(n_steps, n_envs, dtype)
             self._first_noise = self._noise.ctypes.data
         self._bounds = bounds_of(self._policy)
-        low, high = self._bounds_of_library()
+        scales = self._scales_in_library()
+        low, high = self._bounds_of_library(scales)
         self._clipped = None if low is None else np.zeros_like(self._actions)
         results = (self._outputs, deviations, self._actions, self._clipped, self._log_probs, self._values)
         noise_size = outputs if self._noise is None else self._noise.shape[2]
         return structures.Acting(
-            self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, noise_size, 0, 1
+            self._inputs, self._mask, self._noise, low, high, *results, n_envs, size, noise_size, scales, 0, 1
         )
 
     def _zeros(self, *shape: int) -> np.ndarray:
         return np.zeros(shape, self._dtype)
 
-    def _bounds_of_library(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return the bounds if the library clips actions. Bounds of another type change that of clipped actions."""
+    def _scales_in_library(self) -> bool:
+        """Return whether the library scales actions from [-1, 1]: not if the policy has its own way to do so."""
+        unscale = getattr(self._policy.unscale_action, "__func__", None)
+        return self._policy.squash_output and unscale is BoxActions.unscale_action
+
+    def _bounds_of_library(self, scales: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return the bounds if the library bounds actions. Bounds of another type would change that of the result."""
+        space = self._policy.action_space
+        bounds = (space.low, space.high) if scales and isinstance(space, spaces.Box) else self._bounds
         size = self._drawn.action_size
-        if self._bounds is None or any(each.dtype != self._dtype or each.size != size for each in self._bounds):
+        if bounds is None or any(each.dtype != self._dtype or each.size != size for each in bounds):
             return None, None
-        low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in self._bounds)
+        low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in bounds)
         return low, high
 
     def read(self) -> None:

@@ -5,22 +5,23 @@
 
 namespace INSTRUCTIONS {
 
-// The logarithm of the Gamma function, and its first two derivatives.
+// log Gamma(x) = series - log(product), and its first two derivatives.
 struct LogGamma {
-    double value, digamma, trigamma;
+    double series, product, digamma, trigamma;
 };
 
 // x is at least 1. Gamma(x) = Gamma(x + 6) / (x (x + 1) ... (x + 5)), and the asymptotic series (equations 5.11.1 and
 // 5.11.2 of https://dlmf.nist.gov/5.11) are off by less than 1e-12 from 7 on.
 inline LogGamma log_gamma(double x) {
-    double product = 1, inverses = 0, squares = 0;
-    for (int k = 0; k < 6; ++k) {
-        const double inverse = 1 / (x + k);
+    // The product with its first two derivatives gives the sums of 1 / (x + k) and of their squares with one division.
+    double product = x, first = 1, second = 0;
+    for (int k = 1; k < 6; ++k) {
+        second = second * (x + k) + 2 * first;
+        first = first * (x + k) + product;
         product *= x + k;
-        inverses += inverse;
-        squares += inverse * inverse;
     }
-    const double y = x + 6, r = 1 / y, u = r * r, log_y = log_of(y);
+    const double y = x + 6, inverse = 1 / (product * y), r = inverse * product, u = r * r, log_y = log_of(y);
+    const double inverses = first * (inverse * y), squares = inverses * inverses - second * (inverse * y);
     const double of_value =
         1 / 12.0 + u * (-1 / 360.0 + u * (1 / 1260.0 + u * (-1 / 1680.0 + u * (1 / 1188.0 - u * 691 / 360360.0))));
     const double of_first =
@@ -29,8 +30,13 @@ inline LogGamma log_gamma(double x) {
     const double of_second =
         1 / 6.0 +
         u * (-1 / 30.0 + u * (1 / 42.0 + u * (-1 / 30.0 + u * (5 / 66.0 + u * (-691 / 2730.0 + u * 7 / 6.0)))));
-    return {(y - 0.5) * log_y - y + 0.91893853320467274178 + r * of_value - log_of(product),
+    return {(y - 0.5) * log_y - y + 0.91893853320467274178 + r * of_value, product,
             log_y - 0.5 * r - u * of_first - inverses, r + 0.5 * u + r * u * of_second + squares};
+}
+
+// The logarithm of the Beta function.
+inline double log_beta_of(const LogGamma& alpha, const LogGamma& beta, const LogGamma& sum) {
+    return alpha.series + beta.series - sum.series - log_of(alpha.product / sum.product * beta.product);
 }
 
 // A stream of random numbers (SplitMix64, https://doi.org/10.1145/2714064.2660195).
@@ -87,7 +93,7 @@ template <class T> class Beta {
                 t.log_rest = log_distance(1 - double(actions[i][s]));
                 all.log_prob[s] += static_cast<T>(log_prob(t));
                 const double weighted = (t.alpha - 1) * t.to_alpha.digamma + (t.beta - 1) * t.to_beta.digamma;
-                all.entropy[s] += static_cast<T>(t.log_beta() + LOG_2 - weighted +
+                all.entropy[s] += static_cast<T>(t.log_beta + LOG_2 - weighted +
                                                  (t.alpha + t.beta - 2) * t.to_sum.digamma);
                 if (old) add_kl(t, old[i][s], old[size + i][s], all, s);
             }
@@ -152,10 +158,8 @@ template <class T> class Beta {
     // What the distribution of a dimension in a state consists of, and the logarithms of x and 1 - x for an action
     // 2 x - 1: those of the action, and the means over the old distribution.
     struct Known {
-        double alpha, beta, slope_alpha, slope_beta, log_x, log_rest, old_log_x, old_log_rest;
+        double alpha, beta, slope_alpha, slope_beta, log_beta, log_x, log_rest, old_log_x, old_log_rest;
         LogGamma to_alpha, to_beta, to_sum;
-
-        double log_beta() const { return to_alpha.value + to_beta.value - to_sum.value; }
     };
 
     int64_t size;
@@ -164,26 +168,32 @@ template <class T> class Beta {
 
     static Known known_of(double first, double second) {
         Known t = {};
-        t.alpha = softplus(first) + 1;
-        t.beta = softplus(second) + 1;
-        t.slope_alpha = 1 / (1 + exp_of(-first));
-        t.slope_beta = 1 / (1 + exp_of(-second));
+        set(first, t.alpha, t.slope_alpha);
+        set(second, t.beta, t.slope_beta);
         t.to_alpha = log_gamma(t.alpha);
         t.to_beta = log_gamma(t.beta);
         t.to_sum = log_gamma(t.alpha + t.beta);
+        t.log_beta = log_beta_of(t.to_alpha, t.to_beta, t.to_sum);
         return t;
+    }
+
+    // Computes softplus(output) + 1 and its derivative from one exponential function.
+    static void set(double output, double& parameter, double& slope) {
+        const double less = exp_of(-::fabs(output));
+        parameter = (output > 0 ? output : 0) + log1p_of(less) + 1;
+        slope = (output > 0 ? 1 : less) / (1 + less);
     }
 
     // The logarithm of half the distance from a bound, which is kept finite.
     static double log_distance(double twice) { return log_of(twice > 0x1p-23 ? twice / 2 : 0x1p-24); }
 
     static double log_prob(const Known& t) {
-        return (t.alpha - 1) * t.log_x + (t.beta - 1) * t.log_rest - t.log_beta() - LOG_2;
+        return (t.alpha - 1) * t.log_x + (t.beta - 1) * t.log_rest - t.log_beta - LOG_2;
     }
 
     static void add_kl(Known& t, double alpha, double beta, const Evaluation<T>& all, int64_t s) {
         const LogGamma to_alpha = log_gamma(alpha), to_beta = log_gamma(beta), to_sum = log_gamma(alpha + beta);
-        const double change = t.log_beta() - (to_alpha.value + to_beta.value - to_sum.value);
+        const double change = t.log_beta - log_beta_of(to_alpha, to_beta, to_sum);
         t.old_log_x = to_alpha.digamma - to_sum.digamma;
         t.old_log_rest = to_beta.digamma - to_sum.digamma;
         all.kl[s] += static_cast<T>(change + (alpha - t.alpha) * t.old_log_x + (beta - t.beta) * t.old_log_rest);

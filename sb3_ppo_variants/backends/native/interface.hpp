@@ -161,9 +161,9 @@ template <class T> struct Acting {
     const uint8_t* masks;
     // Random numbers for each action, or exploration matrices. The same numbers serve all rows if their size is 0.
     const T* noise;
-    const T *low, *high;  // The bounds to which actions are clipped.
+    const T *low, *high;  // The bounds to which actions are clipped, after they are scaled from [-1, 1] if `scales`.
     T *outputs, *deviations, *actions, *clipped, *log_probs, *values;
-    int64_t rows, action_size, noise_size;
+    int64_t rows, action_size, noise_size, scales;
     int64_t step;
     int64_t is_finite;  // Whether all outputs and actions are finite.
 };

@@ -168,14 +168,22 @@ template <class T, class Distribution> class Actor {
             T* action = acting.actions + row * size;
             acting.log_probs[row] = distribution.sample(s, acting.noise + (start + s) * acting.noise_size, action);
             for (int64_t j = 0; j < size; ++j) acting.is_finite &= ::fabs(action[j]) < INFINITY;
-            if (acting.clipped) clip(action, acting, acting.clipped + row * size);
+            if (acting.clipped) bound(action, acting, acting.clipped + row * size);
         }
     }
 
-    void clip(const T* action, const Acting<T>& acting, T* clipped) const {
+    // Computes the action that the environment gets, with the rounding of SB3's `unscale_action`.
+    void bound(const T* action, const Acting<T>& acting, T* bounded) const {
         for (int64_t i = 0; i < acting.action_size; ++i) {
-            const T number = action[i] < acting.low[i] ? acting.low[i] : action[i];
-            clipped[i] = number > acting.high[i] ? acting.high[i] : number;
+            const T low = acting.low[i], high = acting.high[i];
+            T number = action[i];
+            if (acting.scales) {
+                // Without `volatile`, the compiler might not round the product before the sum.
+                const volatile T distance = T(0.5) * (number + 1) * (high - low);
+                number = low + distance;
+            }
+            number = number < low ? low : number;
+            bounded[i] = number > high ? high : number;
         }
     }
 };
