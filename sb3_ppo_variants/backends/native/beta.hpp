@@ -5,39 +5,58 @@
 
 namespace INSTRUCTIONS {
 
+// A number for each state.
+using Column = double[STATES];
+
 // log Gamma(x) = series - log(product), and its first two derivatives.
 struct LogGamma {
-    double series, product, digamma, trigamma;
+    Column series, product, digamma, trigamma;
+
+    // All x are at least 1. Gamma(x) = Gamma(x + 6) / (x (x + 1) ... (x + 5)), and the asymptotic series (equations
+    // 5.11.1 and 5.11.2 of https://dlmf.nist.gov/5.11) are off by less than 1e-12 from 7 on.
+    void compute(const double* __restrict x, int64_t states) {
+        for (int64_t s = 0; s < states; ++s) {
+            // The first factor times the last is w, and the other pairs are w + 4 and w + 6. The derivatives of the
+            // product give the sums of 1 / (x + k) and of their squares with one division.
+            const double w = x[s] * (x[s] + 5), by_x = 2 * x[s] + 5, by_w = (3 * w + 20) * w + 24;
+            const double all = w * (w + 4) * (w + 6);
+            const double first = by_x * by_w, second = 2 * by_w + by_x * by_x * (6 * w + 20);
+            const double y = x[s] + 6, inverse = 1 / (all * y), r = inverse * all, u = r * r, log_y = log_of_normal(y);
+            const double inverses = first * (inverse * y), squares = inverses * inverses - second * (inverse * y);
+            const double of_value = 1 / 12.0 + u * (-1 / 360.0 + u * (1 / 1260.0 + u * (-1 / 1680.0 +
+                                    u * (1 / 1188.0 - u * 691 / 360360.0))));
+            const double of_first = 1 / 12.0 + u * (-1 / 120.0 + u * (1 / 252.0 + u * (-1 / 240.0 +
+                                    u * (1 / 132.0 + u * (-691 / 32760.0 + u / 12.0)))));
+            const double of_second = 1 / 6.0 + u * (-1 / 30.0 + u * (1 / 42.0 + u * (-1 / 30.0 +
+                                     u * (5 / 66.0 + u * (-691 / 2730.0 + u * 7 / 6.0)))));
+            series[s] = (y - 0.5) * log_y - y + 0.91893853320467274178 + r * of_value;
+            product[s] = all;
+            digamma[s] = log_y - 0.5 * r - u * of_first - inverses;
+            trigamma[s] = r + 0.5 * u + r * u * of_second + squares;
+        }
+    }
 };
 
-// x is at least 1. Gamma(x) = Gamma(x + 6) / (x (x + 1) ... (x + 5)), and the asymptotic series (equations 5.11.1 and
-// 5.11.2 of https://dlmf.nist.gov/5.11) are off by less than 1e-12 from 7 on.
-inline LogGamma log_gamma(double x) {
-    // The product with its first two derivatives gives the sums of 1 / (x + k) and of their squares with one division.
-    double product = x, first = 1, second = 0;
-    for (int k = 1; k < 6; ++k) {
-        second = second * (x + k) + 2 * first;
-        first = first * (x + k) + product;
-        product *= x + k;
-    }
-    const double y = x + 6, inverse = 1 / (product * y), r = inverse * product, u = r * r, log_y = log_of(y);
-    const double inverses = first * (inverse * y), squares = inverses * inverses - second * (inverse * y);
-    const double of_value =
-        1 / 12.0 + u * (-1 / 360.0 + u * (1 / 1260.0 + u * (-1 / 1680.0 + u * (1 / 1188.0 - u * 691 / 360360.0))));
-    const double of_first =
-        1 / 12.0 +
-        u * (-1 / 120.0 + u * (1 / 252.0 + u * (-1 / 240.0 + u * (1 / 132.0 + u * (-691 / 32760.0 + u / 12.0)))));
-    const double of_second =
-        1 / 6.0 +
-        u * (-1 / 30.0 + u * (1 / 42.0 + u * (-1 / 30.0 + u * (5 / 66.0 + u * (-691 / 2730.0 + u * 7 / 6.0)))));
-    return {(y - 0.5) * log_y - y + 0.91893853320467274178 + r * of_value, product,
-            log_y - 0.5 * r - u * of_first - inverses, r + 0.5 * u + r * u * of_second + squares};
-}
+// Beta distributions of one dimension.
+struct Betas {
+    Column alpha, beta, sum, log_beta;  // The last is the logarithm of the Beta function.
+    LogGamma of_alpha, of_beta, of_sum;
 
-// The logarithm of the Beta function.
-inline double log_beta_of(const LogGamma& alpha, const LogGamma& beta, const LogGamma& sum) {
-    return alpha.series + beta.series - sum.series - log_of(alpha.product / sum.product * beta.product);
-}
+    // Computes everything else from alpha and beta.
+    void compute(int64_t states) {
+        for (int64_t s = 0; s < states; ++s) sum[s] = alpha[s] + beta[s];
+        of_alpha.compute(alpha, states);
+        of_beta.compute(beta, states);
+        of_sum.compute(sum, states);
+        for (int64_t s = 0; s < states; ++s)
+            log_beta[s] = of_alpha.series[s] + of_beta.series[s] - of_sum.series[s] -
+                          log_of_normal(of_alpha.product[s] / of_sum.product[s] * of_beta.product[s]);
+    }
+
+    // The means of log(x) and of log(1 - x).
+    double log_x(int64_t s) const { return of_alpha.digamma[s] - of_sum.digamma[s]; }
+    double log_rest(int64_t s) const { return of_beta.digamma[s] - of_sum.digamma[s]; }
+};
 
 // A stream of random numbers (SplitMix64, https://doi.org/10.1145/2714064.2660195).
 class Stream {
@@ -76,7 +95,7 @@ template <class T> class Beta {
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Beta(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
-        : size(networks.parts[0]), known(memory.take<Known>(size * STRIDE)) {}
+        : size(networks.parts[0]), known(memory.take<Known>(size)), before(memory.take<Betas>(1)) {}
 
     void begin() {}
     void begin_kl(const T*) {}
@@ -86,68 +105,88 @@ template <class T> class Beta {
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
         all.clear(states);
-        for (int64_t i = 0; i < size; ++i)
+        prepare(outputs, states);
+        for (int64_t i = 0; i < size; ++i) {
+            Known& t = known[i];
+            const Betas& now = t.now;
+            const T* action = actions[i];
+            T *__restrict log_probs = all.log_prob, *__restrict entropies = all.entropy;
             for (int64_t s = 0; s < states; ++s) {
-                Known& t = known[i * STRIDE + s] = known_of(outputs[i][s], outputs[size + i][s]);
-                t.log_x = log_distance(1 + double(actions[i][s]));
-                t.log_rest = log_distance(1 - double(actions[i][s]));
-                all.log_prob[s] += static_cast<T>(log_prob(t));
-                const double weighted = (t.alpha - 1) * t.to_alpha.digamma + (t.beta - 1) * t.to_beta.digamma;
-                all.entropy[s] += static_cast<T>(t.log_beta + LOG_2 - weighted +
-                                                 (t.alpha + t.beta - 2) * t.to_sum.digamma);
-                if (old) add_kl(t, old[i][s], old[size + i][s], all, s);
+                t.log_x[s] = log_distance(1 + double(action[s]));
+                t.log_rest[s] = log_distance(1 - double(action[s]));
+                log_probs[s] += static_cast<T>(
+                    log_prob(now.alpha[s], now.beta[s], now.log_beta[s], t.log_x[s], t.log_rest[s]));
+                const double weighted =
+                    (now.alpha[s] - 1) * now.of_alpha.digamma[s] + (now.beta[s] - 1) * now.of_beta.digamma[s];
+                entropies[s] += static_cast<T>(now.log_beta[s] + LOG_2 - weighted +
+                                               (now.sum[s] - 2) * now.of_sum.digamma[s]);
             }
+            if (old) add_kl(t, old[i], old[size + i], states, all);
+        }
     }
 
     void gradient(ByState<T> d_outputs, ByState<const T>, ByState<const T> old, int64_t states, const Slopes<T>& d) {
-        for (int64_t i = 0; i < size; ++i)
+        for (int64_t i = 0; i < size; ++i) {
+            const Known& t = known[i];
+            const Betas& now = t.now;
+            const LogGamma &of_alpha = now.of_alpha, &of_beta = now.of_beta, &of_sum = now.of_sum;
+            Column d_alpha, d_beta;
             for (int64_t s = 0; s < states; ++s) {
-                const Known& t = known[i * STRIDE + s];
-                const double sum = t.alpha + t.beta, of_sum = t.to_sum.digamma;
-                double d_alpha = d.log_prob[s] * (t.log_x - t.to_alpha.digamma + of_sum);
-                double d_beta = d.log_prob[s] * (t.log_rest - t.to_beta.digamma + of_sum);
-                if (d.entropy) {
-                    const double shared = (sum - 2) * t.to_sum.trigamma;
-                    d_alpha += d.entropy[s] * (shared - (t.alpha - 1) * t.to_alpha.trigamma);
-                    d_beta += d.entropy[s] * (shared - (t.beta - 1) * t.to_beta.trigamma);
-                }
-                if (old && d.kl) {
-                    d_alpha += d.kl[s] * (t.to_alpha.digamma - of_sum - t.old_log_x);
-                    d_beta += d.kl[s] * (t.to_beta.digamma - of_sum - t.old_log_rest);
-                }
-                if (old && d.reverse_kl) {
-                    const double more = t.alpha - old[i][s], more_beta = t.beta - old[size + i][s];
-                    const double shared = (more + more_beta) * t.to_sum.trigamma;
-                    d_alpha += d.reverse_kl[s] * (more * t.to_alpha.trigamma - shared);
-                    d_beta += d.reverse_kl[s] * (more_beta * t.to_beta.trigamma - shared);
-                }
-                d_outputs[i][s] = static_cast<T>(d_alpha * t.slope_alpha);
-                d_outputs[size + i][s] = static_cast<T>(d_beta * t.slope_beta);
+                d_alpha[s] = d.log_prob[s] * (t.log_x[s] - now.log_x(s));
+                d_beta[s] = d.log_prob[s] * (t.log_rest[s] - now.log_rest(s));
             }
+            for (int64_t s = 0; d.entropy && s < states; ++s) {
+                const double shared = (now.sum[s] - 2) * of_sum.trigamma[s];
+                d_alpha[s] += d.entropy[s] * (shared - (now.alpha[s] - 1) * of_alpha.trigamma[s]);
+                d_beta[s] += d.entropy[s] * (shared - (now.beta[s] - 1) * of_beta.trigamma[s]);
+            }
+            for (int64_t s = 0; old && d.kl && s < states; ++s) {
+                d_alpha[s] += d.kl[s] * (now.log_x(s) - t.old_log_x[s]);
+                d_beta[s] += d.kl[s] * (now.log_rest(s) - t.old_log_rest[s]);
+            }
+            for (int64_t s = 0; old && d.reverse_kl && s < states; ++s) {
+                const double more = now.alpha[s] - old[i][s], more_beta = now.beta[s] - old[size + i][s];
+                const double shared = (more + more_beta) * of_sum.trigamma[s];
+                d_alpha[s] += d.reverse_kl[s] * (more * of_alpha.trigamma[s] - shared);
+                d_beta[s] += d.reverse_kl[s] * (more_beta * of_beta.trigamma[s] - shared);
+            }
+            T *__restrict first = d_outputs[i], *__restrict second = d_outputs[size + i];
+            for (int64_t s = 0; s < states; ++s) {
+                first[s] = static_cast<T>(d_alpha[s] * t.slope_alpha[s]);
+                second[s] = static_cast<T>(d_beta[s] * t.slope_beta[s]);
+            }
+        }
     }
 
     void write_parameters(ByState<const T>, int64_t state, T* to) const {
         for (int64_t i = 0; i < size; ++i) {
-            to[i] = static_cast<T>(known[i * STRIDE + state].alpha);
-            to[size + i] = static_cast<T>(known[i * STRIDE + state].beta);
+            to[i] = static_cast<T>(known[i].now.alpha[state]);
+            to[size + i] = static_cast<T>(known[i].now.beta[state]);
         }
     }
 
-    void prepare(ByState<const T> outputs, int64_t) { drawn_from = outputs; }
+    void prepare(ByState<const T> outputs, int64_t states) {
+        for (int64_t i = 0; i < size; ++i) {
+            Known& t = known[i];
+            read(outputs[i], states, t.now.alpha, t.slope_alpha);
+            read(outputs[size + i], states, t.now.beta, t.slope_beta);
+            t.now.compute(states);
+        }
+    }
 
     // The noise is two uniform numbers for each dimension.
     T sample(int64_t state, const T* noise, T* action) const {
         double total = 0;
         for (int64_t i = 0; i < size; ++i) {
-            Known t = known_of(drawn_from[i][state], drawn_from[size + i][state]);
+            const Betas& now = known[i].now;
+            const double alpha = now.alpha[state], beta = now.beta[state];
             action[i] = static_cast<T>(NAN);
-            if (!(t.alpha + t.beta < INFINITY)) continue;
+            if (!(alpha + beta < INFINITY)) continue;
             Stream stream(noise[i], noise[size + i]);
-            const double first = stream.gamma(t.alpha), second = stream.gamma(t.beta);
+            const double first = stream.gamma(alpha), second = stream.gamma(beta);
             action[i] = static_cast<T>((first - second) / (first + second));
-            t.log_x = log_distance(1 + double(action[i]));
-            t.log_rest = log_distance(1 - double(action[i]));
-            total += log_prob(t);
+            total += log_prob(alpha, beta, now.log_beta[state], log_distance(1 + double(action[i])),
+                              log_distance(1 - double(action[i])));
         }
         return static_cast<T>(total);
     }
@@ -155,52 +194,52 @@ template <class T> class Beta {
   private:
     static constexpr double LOG_2 = 0.69314718055994530942;
 
-    // What the distribution of a dimension in a state consists of, and the logarithms of x and 1 - x for an action
-    // 2 x - 1: those of the action, and the means over the old distribution.
+    // The distributions of a dimension and the slopes of their parameters with respect to the outputs; and, for actions
+    // 2 x - 1, the logarithms of x and 1 - x: those of the action, and the means over the old distributions.
     struct Known {
-        double alpha, beta, slope_alpha, slope_beta, log_beta, log_x, log_rest, old_log_x, old_log_rest;
-        LogGamma to_alpha, to_beta, to_sum;
+        Betas now;
+        Column slope_alpha, slope_beta, log_x, log_rest, old_log_x, old_log_rest;
     };
 
     int64_t size;
     Known* known;
-    ByState<const T> drawn_from = {};
+    Betas* before;
 
-    static Known known_of(double first, double second) {
-        Known t = {};
-        set(first, t.alpha, t.slope_alpha);
-        set(second, t.beta, t.slope_beta);
-        t.to_alpha = log_gamma(t.alpha);
-        t.to_beta = log_gamma(t.beta);
-        t.to_sum = log_gamma(t.alpha + t.beta);
-        t.log_beta = log_beta_of(t.to_alpha, t.to_beta, t.to_sum);
-        return t;
-    }
-
-    // Computes softplus(output) + 1 and its derivative from one exponential function.
-    static void set(double output, double& parameter, double& slope) {
-        const double less = exp_of(-::fabs(output));
-        parameter = (output > 0 ? output : 0) + log1p_of(less) + 1;
-        slope = (output > 0 ? 1 : less) / (1 + less);
+    // Computes parameters and their slopes from one exponential function.
+    static void read(const T* outputs, int64_t states, double* __restrict parameter, double* __restrict slope) {
+        for (int64_t s = 0; s < states; ++s) {
+            const double output = outputs[s], less = exp_of(-::fabs(output));
+            parameter[s] = (output > 0 ? output : 0) + log_of_normal(1 + less) + 1;
+            slope[s] = (output > 0 ? 1 : less) / (1 + less);
+        }
     }
 
     // The logarithm of half the distance from a bound, which is kept finite.
-    static double log_distance(double twice) { return log_of(twice > 0x1p-23 ? twice / 2 : 0x1p-24); }
+    static double log_distance(double twice) { return log_of_normal(twice > 0x1p-23 ? twice / 2 : 0x1p-24); }
 
-    static double log_prob(const Known& t) {
-        return (t.alpha - 1) * t.log_x + (t.beta - 1) * t.log_rest - t.log_beta - LOG_2;
+    static double log_prob(double alpha, double beta, double log_beta, double log_x, double log_rest) {
+        return (alpha - 1) * log_x + (beta - 1) * log_rest - log_beta - LOG_2;
     }
 
-    static void add_kl(Known& t, double alpha, double beta, const Evaluation<T>& all, int64_t s) {
-        const LogGamma to_alpha = log_gamma(alpha), to_beta = log_gamma(beta), to_sum = log_gamma(alpha + beta);
-        const double change = t.log_beta - log_beta_of(to_alpha, to_beta, to_sum);
-        t.old_log_x = to_alpha.digamma - to_sum.digamma;
-        t.old_log_rest = to_beta.digamma - to_sum.digamma;
-        all.kl[s] += static_cast<T>(change + (alpha - t.alpha) * t.old_log_x + (beta - t.beta) * t.old_log_rest);
-        if (!all.reverse_kl) return;
-        const double log_x = t.to_alpha.digamma - t.to_sum.digamma, log_rest = t.to_beta.digamma - t.to_sum.digamma;
-        all.reverse_kl[s] +=
-            static_cast<T>((t.alpha - alpha) * log_x + (t.beta - beta) * log_rest - change);
+    void add_kl(Known& t, const T* alpha, const T* beta, int64_t states, const Evaluation<T>& all) const {
+        Betas& old = *before;
+        const Betas& now = t.now;
+        for (int64_t s = 0; s < states; ++s) {
+            old.alpha[s] = alpha[s];
+            old.beta[s] = beta[s];
+        }
+        old.compute(states);
+        T *__restrict kl = all.kl, *__restrict reverse_kl = all.reverse_kl;
+        for (int64_t s = 0; s < states; ++s) {
+            t.old_log_x[s] = old.log_x(s);
+            t.old_log_rest[s] = old.log_rest(s);
+            kl[s] += static_cast<T>(now.log_beta[s] - old.log_beta[s] + (old.alpha[s] - now.alpha[s]) * old.log_x(s) +
+                                    (old.beta[s] - now.beta[s]) * old.log_rest(s));
+        }
+        for (int64_t s = 0; reverse_kl && s < states; ++s)
+            reverse_kl[s] += static_cast<T>(old.log_beta[s] - now.log_beta[s] +
+                                            (now.alpha[s] - old.alpha[s]) * now.log_x(s) +
+                                            (now.beta[s] - old.beta[s]) * now.log_rest(s));
     }
 };
 
