@@ -20,6 +20,7 @@ TOOLS = {
     "guard": "guard",
     "interpolation": "figures.interpolation",
     "kl-estimators": "figures.estimators",
+    "parts": "parts",
     "paths": "paths",
     "peers": "peers",
     "scaling": "scaling",

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import cores, gallery, paths, stepping, threads, throughput, workloads
+from benchmarks import cores, gallery, parts, paths, stepping, threads, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
 
@@ -179,6 +180,24 @@ def test_the_model_of_threads_by_hand() -> None:
     )
 
 
+def test_the_table_of_parts_by_hand() -> None:
+    """In pairs, the second takes twice, four times and twice as long."""
+    lines = parts.table({"without": [1.0, 1.0, 2.0], "with": [2.0, 4.0, 4.0]})
+    assert lines[0] == "| policy | speed over without | milliseconds of CPU time |"
+    assert lines[2:] == ["| without | 1.00 (1.00 to 1.00) | 1000 |", "| with | 0.50 (0.38 to 0.50) | 4000 |"]
+
+
+@pytest.mark.slow
+def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(th, "set_num_threads", lambda _: None)
+    file = tmp_path / "parts.json"
+    assert main(["parts", "--pairs", "1", "--json", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for of_one in parts.WORKLOADS.values() for name in of_one)
+    assert main(["parts", "--report", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+
+
 def test_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cores, "IDLE", (2,))
     file = tmp_path / "cores.json"
@@ -224,6 +243,7 @@ MEASURING = {
     "guard": "guard.costs",
     "interpolation": "figures.interpolation.line",
     "kl-estimators": "figures.estimators.measure",
+    "parts": "parts._train",
     "paths": "paths.path",
     "scaling": "scaling.launch",
     "scaling-learning": "scaling_learning.launch",
@@ -248,7 +268,7 @@ def test_folders_for_results_are_made_before_measuring(
         main([command, "--json", str(file)])
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold", "cores", "stepping", "threads"])
+@pytest.mark.parametrize("command", ["throughput", "cold", "cores", "parts", "stepping", "threads"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
         main([command, "--pairs", "0"])
