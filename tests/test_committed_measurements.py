@@ -78,6 +78,21 @@ def test_the_page_has_the_speeds_of_environments(file: str, capsys: pytest.Captu
     assert len(rows) >= 3 and "\n".join(rows) in (ROOT / "docs" / "envs.md").read_text()
 
 
+def test_the_pages_have_what_parts_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parts", "--report", str(ROOT / "results" / "parts.json")]) == 0
+    rows = re.findall(r"^\| (\w+.*?) \| (\d\S+) \(", capsys.readouterr().out, re.MULTILINE)
+    speeds = dict(rows)
+    howto = ROOT / "docs" / "howto"
+    bounded, masked = (
+        " ".join((howto / name).read_text().split()) for name in ("bounded_actions.md", "masks_and_memory.md")
+    )
+    of_state, squashed, beta = (speeds[name] for name in list(speeds)[1:4])
+    assert f'`PPOClip` trained {of_state} times as fast with `std="state"`' in bounded
+    assert f"{squashed} times with the squashed Gaussian and {beta} times with the Beta distribution" in bounded
+    assert f"training was {speeds['MaskableMlpLstmPolicy']} times as fast as with `MlpLstmPolicy`" in masked
+    assert f"`MlpLstmPolicy` with a GRU was {list(speeds.values())[-1]} times as fast" in masked
+
+
 def test_the_page_has_the_model_of_cores(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cores", "--report", str(ROOT / "results" / "cores.json")]) == 0
     checked, estimated, _ = capsys.readouterr().out.split("\n\n", 2)

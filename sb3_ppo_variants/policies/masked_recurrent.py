@@ -82,7 +82,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         logits = self.action_net(latent_pi)
         if self._action_masks is not None:
             # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
-            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(len(logits), -1) > 0
+            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(len(logits), -1).bool()
             if isinstance(self.action_dist, MaskableHybridDistribution):
                 # Continuous parts of actions have no masks.
                 masks, allowed = allowed, allowed.new_ones(logits.shape)
