@@ -126,9 +126,11 @@ def test_the_page_says_how_distributions_compare() -> None:
     rows = {"ppo_clip": 'distribution="gaussian"'}
     rows |= {f"ppo_clip policy_kwargs={{{given}}}": row for given, row in names.items()}
     returns, found = returns_of("distributions"), arrays("distributions")
+    halfcheetah = returns_of("distributions-halfcheetah")
     for label, row in rows.items():
-        mean, deviation = returns[label]
-        assert f"| `{row}` | {mean:.1f} ± {deviation:.1f} |" in page
+        (mean, deviation), (other_mean, other_deviation) = returns[label], halfcheetah[label]
+        numbers = f"{mean:.1f} ± {deviation:.1f} | {other_mean:.0f} ± {other_deviation:.0f}"
+        assert f"| `{row}` | {numbers} |" in page
     assert f"the random policy, with {returns[RANDOM][0]:.0f}," in page
     assert found.keys() == rows.keys() and all(len(own) == 10 for own in found.values())
     assert not any(each.is_beyond_noise for each in statistics.differences(found).values())
