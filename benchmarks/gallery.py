@@ -12,7 +12,7 @@ from joblib import Parallel, delayed
 
 from benchmarks import agents
 from benchmarks.measuring import Count, add_names
-from benchmarks.published import CLEANRL, RL_ZOO3
+from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import RULES
 from sb3_ppo_variants.errors import ArgumentError
@@ -35,11 +35,26 @@ ENVIRONMENTS: dict[str, float | None] = {
     "PongNoFrameskip-v4": None,
 }
 # What a reader should know about the results in an environment.
+_HOPPER, _WALKER2D = EVALUATIONS["Hopper-v5"], EVALUATIONS["Walker2d-v5"]
 NOTES = {
-    "Hopper-v5": """\
-No run reaches what rl_zoo3 publishes: most agents only learn to stand, for a reward of 1 per step. With this recipe,
-SB3's `PPO` reaches no more: its mean over [three seeds](../hopper/report.md) is 676, that of `PPOClip` 841. Three seeds
-are too few to tell the two apart.""",
+    "Hopper-v5": f"""\
+No run reaches what rl_zoo3 publishes, and with this recipe SB3's `PPO` does not either: its mean over
+[three seeds](../hopper/report.md) is 676, that of `PPOClip` 841. Three seeds are too few to tell the two apart. Most
+agents learn to stand, for a reward of 1 per step, and go on standing.
+
+rl_zoo3's score is that of one run with the same hyperparameters, and [its evaluations][zoo-hopper], every 25,000 steps,
+tell the same story. Of the first {len(_HOPPER[:-5])} mean returns, none is more than {max(_HOPPER[:-5])}; the last five are
+{", ".join(map(str, _HOPPER[-5:]))}. A user of rl_zoo3 [reports][zoo-issue] five seeds that stood. So the published agent
+learned like ours for most of its run, in version 3 of the environment, and left its stand at the end. How often that
+happens, single runs cannot tell.
+
+[zoo-hopper]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Hopper-v3_1
+[zoo-issue]: https://github.com/DLR-RM/rl-baselines3-zoo/issues/376""",
+    "Walker2d-v5": f"""\
+rl_zoo3's score is that of one model. In the last tenth of [its run][zoo-walker2d], mean returns of 20 episodes went
+from {min(_WALKER2D)} to {max(_WALKER2D)}, so a single evaluation says little about a recipe here.
+
+[zoo-walker2d]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Walker2d-v3_1""",
 }
 # A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100

@@ -46,3 +46,13 @@ CLEANRL = {
     "BreakoutNoFrameskip-v4": Score(414.66, 28.09, "10M", "v4"),
     "PongNoFrameskip-v4": Score(20.36, 0.20, "10M", "v4"),
 }
+# Mean returns of the deterministic policy over 20 episodes during the run that rl_zoo3 published, each after the same
+# number of steps; those of Walker2d are the last ten.
+# https://github.com/DLR-RM/rl-trained-agents/tree/cd35bde610f4045bf2e0731c8f4c88d22df8fc85/ppo
+EVALUATIONS = {
+    "Hopper-v5": [
+        856, 984, 33, 234, 65, 982, 985, 892, 14, 107, 704, 984, 989, 699, 125, 19, 21, 22, 28, 33, 40, 146,
+        169, 163, 168, 179, 187, 198, 219, 248, 340, 242, 475, 445, 604, 1177, 565, 847, 2780, 2335,
+    ],
+    "Walker2d-v5": [2712, 2606, 3611, 3436, 3705, 3831, 3832, 3480, 2542, 2581],
+}  # fmt: skip
