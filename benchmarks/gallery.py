@@ -43,10 +43,10 @@ No run reaches what rl_zoo3 publishes, and with this recipe SB3's `PPO` does not
 agents learn to stand, for a reward of 1 per step, and go on standing.
 
 rl_zoo3's score is that of one run with the same hyperparameters, and [its evaluations][zoo-hopper], every 25,000 steps,
-tell the same story. Of the first {len(_HOPPER[:-5])} mean returns, none is more than {max(_HOPPER[:-5])}; the last five are
-{", ".join(map(str, _HOPPER[-5:]))}. A user of rl_zoo3 [reports][zoo-issue] five seeds that stood. So the published agent
-learned like ours for most of its run, in version 3 of the environment, and left its stand at the end. How often that
-happens, single runs cannot tell.
+tell the same story. Of the first {len(_HOPPER[:-5])} mean returns, none is more than {max(_HOPPER[:-5])}; the last five
+are {", ".join(map(str, _HOPPER[-5:]))}. A user of rl_zoo3 [reports][zoo-issue] five seeds that stood. So the published
+agent learned like ours for most of its run, in version 3 of the environment, and left its stand at the end. How often
+that happens, single runs cannot tell.
 
 [zoo-hopper]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Hopper-v3_1
 [zoo-issue]: https://github.com/DLR-RM/rl-baselines3-zoo/issues/376""",
