@@ -52,7 +52,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.statistics import THROUGHOUT, explained_variance
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
