@@ -23,12 +23,12 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
 from sb3_ppo_variants.updates.run import LOGGED
-from sb3_ppo_variants.value_losses import ValueLoss
 
 # Arguments of a class, by name.
 Kwargs: TypeAlias = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from comparing import CONDITIONS, record
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.display import Display, Estimate, duration
+from sb3_ppo_variants.compare.command import Display, Estimate, duration
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import RANDOM
 

@@ -51,10 +51,10 @@ from sb3_ppo_variants.base.together import Rollout
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
+from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.statistics import THROUGHOUT, explained_variance
+from sb3_ppo_variants.processes import THROUGHOUT, Processes, current, explained_variance
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -69,9 +69,8 @@ from sb3_ppo_variants.updates import (
     run_update,
     summary,
 )
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.plan import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
-from sb3_ppo_variants.value_losses import ClippedError, SquaredError, ValueLoss
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()

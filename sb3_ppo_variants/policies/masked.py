@@ -20,9 +20,9 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable, choices
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
+from sb3_ppo_variants.policies.head import HybridActions
 from sb3_ppo_variants.policies.kind import Acted, Acting, Extras, More, PolicyKind
 from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, OfHybridActions
-from sb3_ppo_variants.policies.structured import HybridActions
 from sb3_ppo_variants.rollouts.buffer import Read, Where, with_parameters
 
 
