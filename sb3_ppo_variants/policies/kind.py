@@ -161,7 +161,7 @@ class PolicyKind:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
         sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
         old_parameters, rows = getattr(read, "old_parameters", None), getattr(read, "rows", None)
-        return sb3s._replace(old_parameters=old_parameters, rows=rows, more=self._more_of(read))
+        return sb3s._replace(old_parameters=old_parameters, rows=rows)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
@@ -219,9 +219,6 @@ class PolicyKind:
 
     def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
         return self.policy.evaluate_actions(observations, actions)
-
-    def _more_of(self, read: Read) -> More:
-        return None
 
     def _more_at(self, buffer: RolloutBuffer, where: Where) -> More:
         return None

@@ -124,7 +124,7 @@ class Recurrent(PolicyKind):
 
     def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
-        masks = self._more_of(read)
+        masks: More = samples.more
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
         return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps, masks))
 
