@@ -346,15 +346,9 @@ FAMILIES = (
         ("MaskableMlpLstmPolicy", "MaskableCnnLstmPolicy", "MaskableMultiInputLstmPolicy"),
         _masked_recurrent,
     ),
+    Family("sb3_contrib.common.recurrent", ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"), _recurrent),
     Family(
-        "sb3_contrib.common.recurrent",
-        ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy"),
-        _recurrent,
-    ),
-    Family(
-        "sb3_contrib.common.maskable",
-        ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy"),
-        _masked,
+        "sb3_contrib.common.maskable", ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy"), _masked
     ),
     Family("stable_baselines3", ("MlpPolicy", "CnnPolicy", "MultiInputPolicy"), lambda: PolicyKind),
 )
