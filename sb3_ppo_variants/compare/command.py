@@ -166,7 +166,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
 # How far a comparison is, and how long the rest of it takes
 
 
-class Estimate:
+class TimeLeft:
     """Estimates the time to the end from the wall-clock times of the runs that have finished since the command began.
 
     Runs that finished earlier do not count: they may be those of another machine, or of another number of jobs.
@@ -227,7 +227,7 @@ class Display(Progress):
         self._done = self._steps.keys() - {run.name for run in missing}
         self._failed = 0
         self._states = states
-        self._estimate = Estimate(missing, jobs)
+        self._estimate = TimeLeft(missing, jobs)
         console = Console()
         super().__init__(
             TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
