@@ -52,12 +52,16 @@ class Exchange:
         self.last: object = None
         """The last answer that was received."""
         self.process = process
-        self.env_index = env_index
-        """Index of the worker's environment, for errors."""
+        self._env_index = env_index
         self._unanswered = 0
         self.useless = False
         """Whether the pipe contains an incomplete message."""
         self._wait = _waits_for(pipe, process)
+
+    @property
+    def env_index(self) -> int:
+        """Index of the worker's environment, for errors."""
+        return self._env_index
 
     @property
     def clean(self) -> bool:

@@ -174,11 +174,11 @@ class MaskedSequences(RolloutBuffer):
         return MaskableRecurrentSamples(*samples, masks.flatten(0, 1))  # type: ignore[call-arg, arg-type]
 
 
-class MaskableRecurrentRolloutBuffer(MaskedSequences, RecurrentRolloutBuffer, MaskableRolloutBuffer):
+class MaskableRecurrentRolloutBuffer(MaskedSequences, RecurrentRolloutBuffer, MaskableRolloutBuffer):  # type: ignore[misc]
     """sb3-contrib's buffer of sequences with the masks of its maskable buffer."""
 
 
-class MaskableRecurrentDictRolloutBuffer(MaskedSequences, RecurrentDictRolloutBuffer, MaskableDictRolloutBuffer):
+class MaskableRecurrentDictRolloutBuffer(MaskedSequences, RecurrentDictRolloutBuffer, MaskableDictRolloutBuffer):  # type: ignore[misc]
     """The same for dictionaries of observations."""
 
 
