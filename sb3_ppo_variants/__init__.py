@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from sb3_ppo_variants.kl import MissingKLError, register_kl
+    from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss
     from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
     from sb3_ppo_variants.processes import init_processes
     from sb3_ppo_variants.saving import ExactCheckpointCallback
     from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
     from sb3_ppo_variants.updates import KLAdaptive, SeparateUpdates
-    from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError, ValueLoss
     from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "1.0.0rc1"
@@ -78,12 +78,11 @@ _MODULES = {
     "errors": [name for name in __all__ if name.endswith("Error") and name != "MissingKLError"],
     "kl": ["MissingKLError", "register_kl"],
     "distributions": [],
-    "losses": [],
+    "losses": ["ClippedError", "Huber", "SquaredError", "ValueLoss"],
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],
     "stops": ["ApproximateKL", "EarlyStop", "ExactKL", "RatioDeviation"],
     "updates": ["KLAdaptive", "SeparateUpdates"],
-    "value_losses": ["ClippedError", "Huber", "SquaredError", "ValueLoss"],
     "variants": [name for name in __all__ if name.startswith("PPO")],
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

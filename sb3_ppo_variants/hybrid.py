@@ -83,8 +83,10 @@ class HybridDistribution(DiagGaussianDistribution):
     ):
         super().__init__(count(layout.rows))
         self._layout = layout
-        self._factors = _factors(layout.parts, {} if entropy_weights is None else entropy_weights)
-        self._conditions = _conditions(layout.parts, {} if only_if is None else only_if)
+        self.entropy_weights = _factors(layout.parts, {} if entropy_weights is None else entropy_weights)
+        """The factors of the parts' entropies."""
+        self.conditions = _conditions(layout.parts, {} if only_if is None else only_if)
+        """Where each part counts; ``None`` for everywhere."""
         drawn = continuous or {}
         self.parts = [
             drawn.get(part.name, Gaussian()).make(count(part.space))
@@ -95,7 +97,7 @@ class HybridDistribution(DiagGaussianDistribution):
         """The distributions of the parts."""
         sizes = map(_sizes_of, self.parts)
         self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
-        each = zip(layout.parts, self.parts, self._factors, strict=True)
+        each = zip(layout.parts, self.parts, self.entropy_weights, strict=True)
         missing = [part.name for part, distribution, factor in each if factor and distribution.entropy() is None]
         self._has_entropy = not missing
         if missing and entropy_weights:
@@ -104,16 +106,6 @@ class HybridDistribution(DiagGaussianDistribution):
                 f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies in closed form, which squashed "
                 f"Gaussians lack: give {which} the weight 0, or leave entropy_weights out"
             )
-
-    @property
-    def entropy_weights(self) -> Sequence[float]:
-        """The factors of the parts' entropies."""
-        return self._factors
-
-    @property
-    def conditions(self) -> Sequence[Condition | None]:
-        """Where each part counts; ``None`` for everywhere."""
-        return self._conditions
 
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
@@ -156,7 +148,7 @@ class HybridDistribution(DiagGaussianDistribution):
         columns = [actions[:, part.columns] for part in self._layout.parts]
         log_probs = []
         for distribution, part, condition, taken in zip(
-            self.parts, self._layout.parts, self._conditions, columns, strict=True
+            self.parts, self._layout.parts, self.conditions, columns, strict=True
         ):
             log_prob = distribution.log_prob(taken[:, 0] if isinstance(part.space, spaces.Discrete) else taken)
             if condition is not None:
@@ -175,7 +167,7 @@ class HybridDistribution(DiagGaussianDistribution):
             return None
         parts: Any = self.parts
         entropies = [self._zeros]
-        for part, factor, condition in zip(parts, self._factors, self._conditions, strict=True):
+        for part, factor, condition in zip(parts, self.entropy_weights, self.conditions, strict=True):
             if (entropy := part.entropy()) is not None:
                 share = 1.0 if condition is None else condition.share(parts[condition.choice].distribution.probs)
                 entropies.append(factor * share * entropy)
@@ -196,7 +188,7 @@ class HybridDistribution(DiagGaussianDistribution):
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
         ends = [sum(self._n_parameters[: i + 1]) for i in range(len(self.parts))]
         where = tuple(slice(end - n, end) for end, n in zip(ends, self._n_parameters, strict=True))
-        product = _Product(tuple(map(divergences_of, self.parts)), where, tuple(self._conditions))
+        product = _Product(tuple(map(divergences_of, self.parts)), where, tuple(self.conditions))
         return Divergences(type(self), _parameters, product.kl, product.renyi, product.jensen_shannon)
 
 

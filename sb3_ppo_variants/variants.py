@@ -13,22 +13,15 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import (
-    NON_NEGATIVE,
-    POSITIVE,
-    Rule,
-    documented_like,
-    given_in,
-    instance,
-)
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
 from sb3_ppo_variants.updates.run import LOGGED
-from sb3_ppo_variants.value_losses import ValueLoss
 
 # Arguments of a class, by name.
 Kwargs: TypeAlias = dict[str, Any]

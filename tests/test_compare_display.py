@@ -7,7 +7,7 @@ import pytest
 from comparing import CONDITIONS, record
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.display import Display, Estimate, duration
+from sb3_ppo_variants.compare.command import Display, TimeLeft, duration
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import RANDOM
 
@@ -22,7 +22,7 @@ def ended(run: Run, seconds: float | None, **changes: Any) -> Any:
 
 def test_the_rest_is_spread_over_the_jobs() -> None:
     runs = [planned("a", "E-v0", seed) for seed in range(5)]
-    estimate = Estimate(runs, jobs=2)
+    estimate = TimeLeft(runs, jobs=2)
     assert estimate.seconds({}) is None
     estimate.note(ended(runs[0], 100))
     # Four runs of 100 seconds, two at a time.
@@ -36,7 +36,7 @@ def test_the_rest_is_spread_over_the_jobs() -> None:
 
 def test_the_longest_run_is_not_split() -> None:
     runs = [planned("a", "E-v0", seed) for seed in range(3)]
-    estimate = Estimate(runs, jobs=8)
+    estimate = TimeLeft(runs, jobs=8)
     estimate.note(ended(runs[0], 100))
     # Both runs are in progress: 30 and 90 seconds are left.
     assert estimate.seconds({runs[1].name: 700, runs[2].name: 100}) == pytest.approx(90)
@@ -49,7 +49,7 @@ def test_runs_that_are_alike_say_how_long_another_takes() -> None:
         "other environment": planned("c", "F-v0", 0, timesteps=2000),
     }
     finished = [planned("a", "E-v0", 0), planned("d", "E-v0", 0, timesteps=500)]
-    estimate = Estimate([*finished, *runs.values()], jobs=1)
+    estimate = TimeLeft([*finished, *runs.values()], jobs=1)
     # 0.1 and 0.3 seconds per step.
     estimate.note(ended(finished[0], 100))
     estimate.note(ended(finished[1], 150))
@@ -62,7 +62,7 @@ def test_what_does_not_say_how_long_runs_take() -> None:
     """Failed runs, runs whose process was lost, the random policy, and runs that finished before."""
     failed, lost, random = planned("a", "E-v0", 0), planned("a", "E-v0", 1), planned(RANDOM, "E-v0", 0)
     rest = planned("a", "E-v0", 2)
-    estimate = Estimate([failed, lost, random, rest], jobs=1)
+    estimate = TimeLeft([failed, lost, random, rest], jobs=1)
     estimate.note(ended(failed, 1.0, status="failed"))
     estimate.note(ended(lost, None, status="failed"))
     estimate.note(ended(random, 3.0))

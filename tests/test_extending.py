@@ -29,9 +29,8 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.policies import choice as families
-from sb3_ppo_variants.policies.choice import Family, kind_of_class
-from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.policies import kind as families
+from sb3_ppo_variants.policies.kind import Family, PolicyKind, kind_of_class
 from sb3_ppo_variants.updates.plan import Descent, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)

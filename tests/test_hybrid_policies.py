@@ -46,8 +46,7 @@ from helpers import (
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.head import with_head
-from sb3_ppo_variants.policies.structured import HybridActions
+from sb3_ppo_variants.policies.head import HybridActions, with_head
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
 ONLY_IF: dict[str, Any] = {

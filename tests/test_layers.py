@@ -11,11 +11,12 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. The parts of a layer do not import each other.
 LAYERS = [
     ["errors"],
-    ["losses", "kl", "layout"],
+    ["kl", "layout"],
     ["distributions"],
     ["hybrid"],
     ["arguments"],
-    ["processes", "stops", "value_losses"],
+    ["losses", "stops"],
+    ["processes"],
     ["objectives", "guards"],
     ["envs"],
     ["rollouts", "saving"],

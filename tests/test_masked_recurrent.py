@@ -35,7 +35,7 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.policies.choice import kind_of
+from sb3_ppo_variants.policies.kind import kind_of
 from sb3_ppo_variants.policies.masked_recurrent import (
     MaskableRecurrentActorCriticCnnPolicy,
     MaskableRecurrentActorCriticPolicy,

@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
-from sb3_ppo_variants.rollouts.buffer import chunks, observations_at, with_parameters
+from sb3_ppo_variants.rollouts.buffer import observations_at, where_in, with_parameters
 
 N_STEPS, N_ENVS = 5, 3
 
@@ -30,7 +30,9 @@ def numbered_buffer() -> Any:
 
 
 def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
-    parts: Any = [observations_at(buffer, where) for where in chunks(buffer, rows_at_once)]
+    rows = np.arange(N_STEPS * N_ENVS)
+    edges = range(rows_at_once, len(rows), rows_at_once)
+    parts: Any = [observations_at(buffer, where_in(buffer, some)) for some in np.split(rows, edges)]
     return th.cat(parts)
 
 
@@ -134,7 +136,7 @@ def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: An
 def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     logged = []
     for rows_at_once in (512, 7):
-        monkeypatch.setattr("sb3_ppo_variants.rollouts.buffer.ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr("sb3_ppo_variants.policies.kind.ROWS_AT_ONCE", rows_at_once)
         log = LogRecorder()
         model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=1e-3, seed=1, fast=fast)
         model.learn(64, callback=log)

@@ -26,8 +26,7 @@ from helpers import NoiseEnv, latin
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
-from sb3_ppo_variants.processes import current
-from sb3_ppo_variants.processes.group import PREFIX
+from sb3_ppo_variants.processes import PREFIX, current
 
 TIMES = 10
 SLOW = pytest.mark.slow

@@ -151,9 +151,7 @@ def check_observations(
         suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
         raise ArgumentError(f"policy={policy!r} does not support Dict observations: use {suitable!r}")
     if "features_extractor_class" not in (arguments or {}):
-        check_dimensions(observation_space)
-        if "Lstm" in policy:
-            check_for_lstm(observation_space)
+        check_dimensions(observation_space, with_lstm="Lstm" in policy)
 
 
 def check_buffer_arguments(buffer_class: type[RolloutBuffer] | None, arguments: Mapping[str, object] | None) -> None:
@@ -214,12 +212,15 @@ def check_start(kind: str, space: AnySpace) -> None:
             raise ArgumentError(f"{name}={part} does not start at 0, as SB3's policies expect: {advice}")
 
 
-def check_dimensions(observation_space: AnySpace) -> None:
+def check_dimensions(observation_space: AnySpace, with_lstm: bool) -> None:
     """Check that SB3's features extractors can flatten all observations, and that none is empty.
 
-    :raises ArgumentError: if one has no dimensions or no elements, or is ``MultiDiscrete`` with several dimensions
+    :param with_lstm: whether the features go to an LSTM. SB3 counts those of ``MultiDiscrete`` observations in a type
+        that PyTorch's LSTM rejects
+    :raises ArgumentError: if one has no dimensions or no elements, or is ``MultiDiscrete`` with several dimensions, or
+        with any if there is an LSTM
     """
-    parts = _parts("observation", observation_space)
+    parts, nested = _parts("observation", observation_space), isinstance(observation_space, spaces.Dict)
     if not parts:
         raise ArgumentError(
             f"env.observation_space={observation_space} has no observations: add one, such as a constant"
@@ -228,29 +229,17 @@ def check_dimensions(observation_space: AnySpace) -> None:
         if 0 in (part.shape or ()):
             advice = "leave it out" if len(parts) > 1 else "add one, such as a constant"
             raise ArgumentError(f"{name}={part} has no elements that a policy could observe: {advice}")
-        if isinstance(part, spaces.MultiDiscrete) and part.nvec.ndim > 1:
-            nested = isinstance(observation_space, spaces.Dict)
-            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
-            raise ArgumentError(f"{name}={part} has several dimensions, which SB3's policies cannot encode: {advice}")
         if isinstance(part, spaces.Box) and part.shape == ():
-            nested = isinstance(observation_space, spaces.Dict)
             advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
             raise ArgumentError(f"{name}={part} has no dimensions, but SB3's policies need at least one: use {advice}")
-
-
-def check_for_lstm(observation_space: AnySpace) -> None:
-    """Check that no observation is ``MultiDiscrete``; SB3 counts its features in a type that PyTorch's LSTM rejects.
-
-    :raises ArgumentError: if one is
-    """
-    for name, part in _parts("observation", observation_space).items():
-        if isinstance(part, spaces.MultiDiscrete):
-            nested = isinstance(observation_space, spaces.Dict)
-            advice = "flatten it in a gymnasium.ObservationWrapper" if nested else _FLATTENED
-            raise ArgumentError(f"{name}={part} is not supported by sb3-contrib's policies with LSTMs: {advice}")
-
-
-_FLATTENED = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
+        if isinstance(part, spaces.MultiDiscrete) and (part.nvec.ndim > 1 or with_lstm):
+            problem = "is not supported by sb3-contrib's policies with LSTMs"
+            if part.nvec.ndim > 1:
+                problem = "has several dimensions, which SB3's policies cannot encode"
+            advice = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
+            if nested:
+                advice = "flatten it in a gymnasium.ObservationWrapper"
+            raise ArgumentError(f"{name}={part} {problem}: {advice}")
 
 
 def _parts(kind: str, space: AnySpace) -> dict[str, AnySpace]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,10 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
-from sb3_ppo_variants.processes.statistics import normalize_together
+from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.plan import Descent, ProximalPolicy, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parameters
 
 
@@ -137,16 +136,19 @@ class TorchUpdate:
     """
 
     def __init__(self, plan: UpdatePlan):
-        self._plan, buffer = plan, plan.buffer
+        self._plan = plan
         self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
         self._old = self._old_parameters()
-        self._columns = Columns(buffer, self._old if plan.objective.needs_kl else None)
         self._normalize: Callable[[th.Tensor], th.Tensor] = lambda advantages: advantages
         if plan.normalize_advantage == "rollout":
-            self._normalize = rollout_normalizer(buffer.advantages, plan.processes)
+            self._normalize = rollout_normalizer(plan.buffer.advantages, plan.processes)
         elif plan.normalize_advantage == "minibatch":
             together = partial(normalize_together, processes=plan.processes)
             self._normalize = together if plan.processes.size > 1 else losses.normalize_advantages
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return Columns(self._plan.buffer, self._old if self._plan.objective.needs_kl else None)
 
     def shuffled(self) -> Iterator[Samples]:
         """Return the minibatches of one epoch, as the buffer draws them."""

@@ -25,6 +25,7 @@ from sb3_ppo_variants.arguments.rules import (
     AUTO,
     NON_NEGATIVE,
     RULES,
+    CheckedArguments,
     Rule,
     as_schedule,
     check_arguments,
@@ -37,7 +38,6 @@ from sb3_ppo_variants.arguments.rules import (
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
-    CheckedArguments,
     Supervised,
     check_begins,
     check_hooks,
@@ -51,10 +51,10 @@ from sb3_ppo_variants.base.together import Rollout
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
+from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.choice import Aliases, check_kl, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.statistics import THROUGHOUT, explained_variance
+from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.processes import THROUGHOUT, Processes, current, explained_variance
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -69,9 +69,8 @@ from sb3_ppo_variants.updates import (
     run_update,
     summary,
 )
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.plan import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
-from sb3_ppo_variants.value_losses import ClippedError, SquaredError, ValueLoss
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
@@ -168,7 +167,7 @@ class PPOBase(SavedAlgorithm):
         for name in schedules.keys() - NUMBERS:
             if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
-        self._checked_arguments = CheckedArguments(self, rules)
+        self._checked_arguments = CheckedArguments(self.__dict__, rules)
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
@@ -233,7 +232,7 @@ class PPOBase(SavedAlgorithm):
         return ClippedError(clip_range_vf)
 
     def _plan(self) -> UpdatePlan:
-        self._checked_arguments.update(self, self._all_rules)  # Callbacks may have set them.
+        self._checked_arguments.update(self.__dict__, self._all_rules, self._take)  # Callbacks may have set them.
         buffer, objective, normalize = self.rollout_buffer, self._objective(), self.normalize_advantage
         descents = self._division.descents(self)
         if objective.proximal_decay is not None and self.proximal_policy is None:
@@ -251,6 +250,16 @@ class PPOBase(SavedAlgorithm):
             processes=self.processes,
             proximal=None if objective.proximal_decay is None else self.proximal_policy,
         )
+
+    def _take(self, name: str) -> None:
+        """Let the new value of an argument take effect, where the next plan does not read it."""
+        if name == "learning_rate":
+            self._setup_lr_schedule()
+        elif name in ("gamma", "gae_lambda"):
+            self.rollout_buffer.gamma = self.gamma
+            self.rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
+        elif name == "updates":
+            self._division = divide(self.updates, self._division)
 
     def current_argument(self, name: str) -> float:
         """Return the value that an argument, a number or a schedule, has in the current update.

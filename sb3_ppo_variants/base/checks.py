@@ -1,7 +1,7 @@
 """Checks of what a model is given: its class, its arguments, its environment, its callbacks and what they return."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,14 +17,13 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments.checks import check_observations, check_start
-from sb3_ppo_variants.arguments.rules import LEARN_RULES, Rule, check_arguments, check_settings, check_spaces
+from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates.run import check_parameters
-from sb3_ppo_variants.updates.separate import divide
 
 
 def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
@@ -196,80 +195,6 @@ def _suspects(callback: BaseCallback) -> list[str]:
     children = [*getattr(callback, "callbacks", []), *(child for child in inside if child is not None)]
     own = [] if type(callback).__module__.startswith("stable_baselines3.") else [type(callback).__name__]
     return [*own, *(name for child in children for name in _suspects(child))] or [type(callback).__name__]
-
-
-def _rebuild_schedule(model: Any) -> None:
-    model._setup_lr_schedule()
-
-
-def _pass_to_buffer(model: Any) -> None:
-    model.rollout_buffer.gamma, model.rollout_buffer.gae_lambda = model.gamma, model.current_argument("gae_lambda")
-
-
-def _divide_again(model: Any) -> None:
-    model._division = divide(model.updates, model._division)
-
-
-# How a new value takes effect, where the next plan does not read it.
-TAKEN: Mapping[str, Callable[[Any], None]] = {
-    "learning_rate": _rebuild_schedule,
-    "gamma": _pass_to_buffer,
-    "gae_lambda": _pass_to_buffer,
-    "updates": _divide_again,
-}
-# What to do instead of setting the attribute.
-REFUSED: Mapping[str, str] = {
-    "policy_kwargs": "create a new model with them",
-    "use_sde": "create a new model with it",
-    "rollout_buffer_class": "save the model and pass rollout_buffer_class to load()",
-    "rollout_buffer_kwargs": "save the model and pass rollout_buffer_kwargs to load()",
-    "device": "save the model and pass device to load()",
-    "seed": "call set_random_seed(), or save the model and pass seed to load()",
-}
-
-
-class CheckedArguments:
-    """The arguments of a model as they were last checked. Users and callbacks may set them at any time.
-
-    :param model: the new model, whose arguments were checked
-    :param names: the names of the arguments
-    """
-
-    def __init__(self, model: OnPolicyAlgorithm, names: Iterable[str]):
-        # The attribute "policy" is not the argument but the policy itself.
-        self._values = {name: _copied(vars(model)[name]) for name in names if name in vars(model) and name != "policy"}
-
-    def update(self, model: OnPolicyAlgorithm, rules: Mapping[str, Rule]) -> None:
-        """Check the values that were set since the last call, and let them take effect.
-
-        :param rules: the allowed values of each argument
-        :raises ArgumentError: if one is not allowed, or only counts when a model is created
-        """
-        now = vars(model)
-        changed = [name for name, checked in self._values.items() if not _is_same(now[name], checked)]
-        if not changed:
-            return
-        check_settings(now, rules)
-        for name in changed:
-            if name in REFUSED:
-                raise ArgumentError(
-                    f"{name}={now[name]!r} was set after the model was created with {name}={self._values[name]!r}, "
-                    f"where it has no effect: {REFUSED[name]}"
-                )
-            if name in TAKEN:
-                TAKEN[name](model)
-            self._values[name] = _copied(now[name])
-
-
-def _copied(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value  # The user may change the dict.
-
-
-def _is_same(value: object, checked: object) -> bool:
-    try:
-        return value is checked or (type(value) is type(checked) and bool(value == checked))
-    except (TypeError, ValueError):  # It contains arrays, for example.
-        return False
 
 
 def check_begins(state: object, episode_start: np.ndarray | None) -> None:

@@ -26,9 +26,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
-from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.statistics import (
+from sb3_ppo_variants.processes import (
     Contribution,
+    Processes,
     describe,
     find_normalizations,
     name_wrapper,
@@ -230,7 +230,7 @@ def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallbac
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
-class Ended(NamedTuple):
+class RolloutEnd(NamedTuple):
     """What a process tells the others when it ends a rollout."""
 
     going: bool
@@ -288,7 +288,7 @@ class Rollout:
             # SB3 does the same after the rollout, but the schedules of the update are compared now.
             model._update_current_progress_remaining(model.num_timesteps, model._total_timesteps)
         statistics = model.statistics.contribution(model.env)
-        own = Ended(
+        own = RolloutEnd(
             going, model.num_timesteps, self._watched.episodes(going), statistics, self._settings() if going else {}
         )
         each = model.processes.exchange("ends a rollout", own)

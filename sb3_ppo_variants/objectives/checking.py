@@ -38,17 +38,17 @@ def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
     """
     _compare_start(objective)
     for log_ratio in LOG_RATIOS:
-        _compare(objective, Samples(np.full(len(STATES), log_ratio), *STATES.T))
-    on_grid = Samples(np.repeat(LOG_RATIOS, len(STATES)), *np.tile(STATES.T, len(LOG_RATIOS)))
+        _compare(objective, Points(np.full(len(STATES), log_ratio), *STATES.T))
+    on_grid = Points(np.repeat(LOG_RATIOS, len(STATES)), *np.tile(STATES.T, len(LOG_RATIOS)))
     beside_kinks = _beside_kinks(objective, on_grid)
     if len(beside_kinks.log_ratio):
         _compare(objective, beside_kinks)
     rng = np.random.default_rng(seed)
     mixed = rng.choice(len(on_grid.log_ratio), MIXED)
-    _compare(objective, Samples(*(array[mixed] * rng.uniform(0.9, 1.1, MIXED) for array in on_grid)))
+    _compare(objective, Points(*(array[mixed] * rng.uniform(0.9, 1.1, MIXED) for array in on_grid)))
 
 
-class Samples(NamedTuple):
+class Points(NamedTuple):
     """The data of a minibatch, each of shape ``(batch,)``."""
 
     log_ratio: np.ndarray
@@ -72,12 +72,12 @@ class Derived(NamedTuple):
 VARIABLES = ("log_ratio", "kl", "reverse_kl", "entropy")
 
 
-def _known(objective: Objective, samples: Samples) -> dict[str, np.ndarray]:
+def _known(objective: Objective, samples: Points) -> dict[str, np.ndarray]:
     known = samples._asdict()
     return known if objective.needs_kl else {name: known[name] for name in ("log_ratio", "advantages", "entropy")}
 
 
-def _by_autograd(objective: Objective, samples: Samples) -> Derived:
+def _by_autograd(objective: Objective, samples: Points) -> Derived:
     known = {name: th.from_numpy(array) for name, array in _known(objective, samples).items()}
     variables = {name: known[name].requires_grad_() for name in VARIABLES if name in known}
     loss = objective.loss(Batch(source=known.get))
@@ -88,12 +88,12 @@ def _by_autograd(objective: Objective, samples: Samples) -> Derived:
     return _derived(loss.detach().numpy(), samples, [slopes.get(name) for name in VARIABLES])
 
 
-def _by_hand(objective: ArrayObjective, samples: Samples) -> Derived:
+def _by_hand(objective: ArrayObjective, samples: Points) -> Derived:
     losses, *slopes = gradient_of(objective, Batch(source=_known(objective, samples).get))
     return _derived(losses.mean(), samples, slopes)
 
 
-def _derived(loss: np.ndarray, samples: Samples, slopes: Sequence[np.ndarray | th.Tensor | None]) -> Derived:
+def _derived(loss: np.ndarray, samples: Points, slopes: Sequence[np.ndarray | th.Tensor | None]) -> Derived:
     zeros = np.zeros_like(samples.kl)
     return Derived(np.asarray(loss), *(zeros if slope is None else np.asarray(slope) for slope in slopes))
 
@@ -101,7 +101,7 @@ def _derived(loss: np.ndarray, samples: Samples, slopes: Sequence[np.ndarray | t
 def _compare_start(objective: ArrayObjective) -> None:
     """Compare where each update begins: the new policy is the old one."""
     for advantage in (-1.0, 1.0):
-        start = Samples(np.zeros(1), np.full(1, advantage), np.zeros(1), np.zeros(1), np.ones(1))
+        start = Points(np.zeros(1), np.full(1, advantage), np.zeros(1), np.zeros(1), np.ones(1))
         steps = (start, *(start._replace(log_ratio=np.full(1, step)) for step in (-BESIDE, BESIDE)))
         expected, below, above = (_by_autograd(objective, samples).d_log_ratio.item() for samples in steps)
         found = _by_hand(objective, start).d_log_ratio.item()
@@ -115,7 +115,7 @@ def _compare_start(objective: ArrayObjective) -> None:
             )
 
 
-def _compare(objective: ArrayObjective, samples: Samples) -> None:
+def _compare(objective: ArrayObjective, samples: Points) -> None:
     expected, found = _by_autograd(objective, samples), _by_hand(objective, samples)
     for name in (*Derived._fields[1:], "loss"):
         own, other = getattr(found, name), getattr(expected, name)
@@ -131,10 +131,10 @@ def _compare(objective: ArrayObjective, samples: Samples) -> None:
             )
 
 
-def _beside_kinks(objective: Objective, grid: Samples) -> Samples:
+def _beside_kinks(objective: Objective, grid: Points) -> Points:
     """Return samples on both sides of each kink between neighbours in the grid."""
     one = len(STATES)
-    low, high = (Samples(*(array[part] for array in grid)) for part in (slice(None, -one), slice(one, None)))
+    low, high = (Points(*(array[part] for array in grid)) for part in (slice(None, -one), slice(one, None)))
     at_low, at_high = (_by_autograd(objective, side).d_log_ratio for side in (low, high))
     for _ in range(HALVINGS):
         middle = low._replace(log_ratio=(low.log_ratio + high.log_ratio) / 2)
@@ -145,4 +145,4 @@ def _beside_kinks(objective: Objective, grid: Samples) -> Samples:
         at_low, at_high = np.where(in_low, at_low, at_middle), np.where(in_low, at_middle, at_high)
     jumps = np.abs(at_high - at_low) > 1e-4 * np.maximum(np.abs(at_low), np.abs(at_high))
     below, above = low.log_ratio[jumps] - BESIDE, high.log_ratio[jumps] + BESIDE
-    return Samples(np.append(below, above), *(np.tile(array[jumps], 2) for array in low[1:]))
+    return Points(np.append(below, above), *(np.tile(array[jumps], 2) for array in low[1:]))

@@ -5,18 +5,22 @@ any class of policies: for images, dictionaries or masks, with a memory, with an
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar
 
+import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments.checks import declared
+from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, declared
 from sb3_ppo_variants.distributions import StateGaussianDistribution
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.hybrid import HybridDistribution
+from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, is_hybrid
 
 
 class ActionHead(BasePolicy):
@@ -71,3 +75,66 @@ def _reduced(policy: ActionHead) -> tuple[Any, ...]:
 def _empty_policy(policy_class: type[BasePolicy], head: type[ActionHead]) -> ActionHead:
     cls = with_head(policy_class, head)
     return cls.__new__(cls)
+
+
+class HybridActions(ActionHead):
+    """Draws actions that are elements of a ``Dict`` or ``Tuple`` space.
+
+    To the class of the policy, actions are rows of numbers; :meth:`predict` returns elements of the space. In addition
+    to the arguments of the policy, it takes ``entropy_weights`` and ``only_if`` of
+    :class:`~sb3_ppo_variants.hybrid.HybridDistribution`, and ``distribution`` and ``std`` of
+    :func:`~sb3_ppo_variants.hybrid.continuous_parts`.
+
+    :param observation_space: the observations of the environment
+    :param action_space: the actions of the environment
+    :param others: the other arguments of the policy
+    :raises ArgumentError: if these do not fit the parts of the actions
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = (*OF_PARTS, *OF_DISTRIBUTION)
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: HybridSpace, *others: Any, **named: Any):
+        given = self._take(named)
+        drawn = continuous_parts(HybridLayout(action_space).parts, *map(given.get, OF_DISTRIBUTION))
+        self.layout = HybridLayout(action_space, [name for name, each in drawn.items() if each.bounded])
+        """How actions are laid out in rows."""
+        self.of_parts: dict[str, Any] = {**{name: given.get(name) for name in OF_PARTS}, "continuous": drawn}
+        """The arguments of the distribution."""
+        super().__init__(observation_space, self._space_of_base(), *others, **named)
+
+    def _space_of_base(self) -> AnySpace:
+        """Return the action space for the constructor of the policy's class."""
+        return self.layout.rows
+
+    def _make_distribution(self) -> HybridDistribution:
+        return HybridDistribution(self.layout, **self.of_parts)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "action_space": self.layout.space}
+
+    def predict(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """Return the actions for observations; see SB3.
+
+        :return: an element of the action space, or a list with one for each environment, and the next states
+        """
+        rows, states = super().predict(*args, **kwargs)
+        if rows.ndim == 1:
+            return self.layout.for_envs(rows[None])[0], states
+        return self.layout.for_envs(rows), states
+
+
+def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapping[str, object]) -> None:
+    """Check that entries of ``policy_kwargs`` fit an action space, as far as they depend on whether it has parts.
+
+    :param policy_class: the class of the policy, whose own arguments may be anything
+    :raises ArgumentError: if one does not
+    """
+    if is_hybrid(space):
+        return
+    for name in (*OF_PARTS, LOG_STD_INIT):
+        if name in arguments and name not in declared(policy_class):
+            of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
+            raise ArgumentError(
+                f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
+                f"{space}: leave it out"
+            )

@@ -20,10 +20,10 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks, check_maskable, choices
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
+from sb3_ppo_variants.policies.head import HybridActions
 from sb3_ppo_variants.policies.kind import Acted, Acting, Extras, More, PolicyKind
 from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, OfHybridActions
-from sb3_ppo_variants.policies.structured import HybridActions
-from sb3_ppo_variants.rollouts.buffer import Read, Where, with_parameters
+from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, with_parameters
 
 
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
@@ -62,8 +62,8 @@ class Masked(PolicyKind):
     def acting(self, model: OnPolicyAlgorithm) -> Acting:
         return MaskedActing(self, Masks(model))
 
-    def _more_of(self, read: Read) -> More:
-        return read.action_masks
+    def samples(self, read: Read) -> Samples:
+        return super().samples(read)._replace(more=read.action_masks)
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         distribution: Distribution = self.policy.get_distribution(observations, action_masks=more)

@@ -4,7 +4,7 @@ They are sb3-contrib's ``RecurrentActorCriticPolicy`` with the distributions of 
 buffers have the columns of both, and their kind is both kinds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentMultiInputActorCriticPolicy,
 )
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
-from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from sb3_ppo_variants.guards.masks import Masks
@@ -155,51 +155,31 @@ class MaskableRecurrentSamples(NamedTuple):
     action_masks: th.Tensor
 
 
-class MaskableRecurrentRolloutBuffer(MaskableRolloutBuffer, RecurrentRolloutBuffer):
+class MaskedSequences(RolloutBuffer):
+    """Adds masks to the minibatches of one of sb3-contrib's buffers of sequences."""
+
+    action_masks: np.ndarray
+    pad: Callable[..., th.Tensor]
+
+    def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
+        """Return the minibatches of one epoch; see sb3-contrib."""
+        if self.full and not self.generator_ready:
+            self.action_masks = self.swap_and_flatten(self.action_masks)
+        yield from super().get(batch_size)  # type: ignore[misc]
+
+    def _get_samples(self, batch_inds: np.ndarray, *others: Any) -> MaskableRecurrentSamples:  # type: ignore[override]
+        samples = super()._get_samples(batch_inds, *others)
+        # The samples were just padded in the same way.
+        masks = self.pad(self.action_masks[batch_inds], padding_value=1.0)
+        return MaskableRecurrentSamples(*samples, masks.flatten(0, 1))  # type: ignore[call-arg, arg-type]
+
+
+class MaskableRecurrentRolloutBuffer(MaskedSequences, RecurrentRolloutBuffer, MaskableRolloutBuffer):  # type: ignore[misc]
     """sb3-contrib's buffer of sequences with the masks of its maskable buffer."""
 
-    __init__ = RecurrentRolloutBuffer.__init__
 
-    def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
-        """Return the minibatches of one epoch; see sb3-contrib."""
-        _flatten_masks(self)
-        yield from RecurrentRolloutBuffer.get(self, batch_size)  # type: ignore[misc]
-
-    def _get_samples(  # type: ignore[override]
-        self, batch_inds: np.ndarray, env_change: np.ndarray, env: VecNormalize | None = None
-    ) -> MaskableRecurrentSamples:
-        samples = RecurrentRolloutBuffer._get_samples(self, batch_inds, env_change, env)
-        return MaskableRecurrentSamples(*samples, _padded_masks(self, batch_inds))
-
-
-class MaskableRecurrentDictRolloutBuffer(MaskableDictRolloutBuffer, RecurrentDictRolloutBuffer):
+class MaskableRecurrentDictRolloutBuffer(MaskedSequences, RecurrentDictRolloutBuffer, MaskableDictRolloutBuffer):  # type: ignore[misc]
     """The same for dictionaries of observations."""
-
-    __init__ = RecurrentDictRolloutBuffer.__init__
-
-    def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
-        """Return the minibatches of one epoch; see sb3-contrib."""
-        _flatten_masks(self)
-        yield from RecurrentDictRolloutBuffer.get(self, batch_size)  # type: ignore[misc]
-
-    def _get_samples(  # type: ignore[override]
-        self, batch_inds: np.ndarray, env_change: np.ndarray, env: VecNormalize | None = None
-    ) -> MaskableRecurrentSamples:
-        samples = RecurrentDictRolloutBuffer._get_samples(self, batch_inds, env_change, env)
-        return MaskableRecurrentSamples(*samples, _padded_masks(self, batch_inds))
-
-
-def _flatten_masks(buffer: MaskableRecurrentRolloutBuffer | MaskableRecurrentDictRolloutBuffer) -> None:
-    if buffer.full and not buffer.generator_ready:
-        buffer.action_masks = buffer.swap_and_flatten(buffer.action_masks)
-
-
-def _padded_masks(
-    buffer: MaskableRecurrentRolloutBuffer | MaskableRecurrentDictRolloutBuffer, rows: np.ndarray
-) -> th.Tensor:
-    """Return the masks of a minibatch, padded like the samples that sb3-contrib's buffer has just made."""
-    padded: th.Tensor = buffer.pad(buffer.action_masks[rows], padding_value=1.0)
-    return padded.flatten(0, 1)
 
 
 class MaskedRecurrent(Recurrent, Masked):

@@ -18,7 +18,7 @@ from sb3_ppo_variants.arguments.checks import LOG_STD_INIT
 from sb3_ppo_variants.arguments.rules import FINITE
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, HybridLayout
-from sb3_ppo_variants.policies.structured import HybridActions
+from sb3_ppo_variants.policies.head import HybridActions
 
 
 class LinearAndStd(nn.Linear):

@@ -13,9 +13,7 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from sb3_contrib.common.recurrent.type_aliases import (
-    RNNStates,
-)
+from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -124,7 +122,7 @@ class Recurrent(PolicyKind):
 
     def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
-        masks = self._more_of(read)
+        masks: More = samples.more
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
         return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps, masks))
 

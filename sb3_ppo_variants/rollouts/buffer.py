@@ -127,17 +127,6 @@ def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
-def chunks(buffer: RolloutBuffer, rows_at_once: int | None = None) -> Iterator[Where]:
-    """Return indices of all rows of a rollout into the arrays of its buffer, in order and in chunks.
-
-    :param buffer: a full buffer, whether or not it has been read before
-    :param rows_at_once: number of rows in a chunk, of which the last one may have fewer; ``None`` for ``ROWS_AT_ONCE``
-    """
-    n_rows, size = buffer.buffer_size * buffer.n_envs, rows_at_once or ROWS_AT_ONCE
-    for start in range(0, n_rows, size):
-        yield where_in(buffer, np.arange(start, min(start + size, n_rows)))
-
-
 def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
     """Return the index of rows of a rollout into the arrays of its buffer."""
     # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.

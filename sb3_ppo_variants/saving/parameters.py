@@ -135,10 +135,7 @@ def _find_faults_of_numbers(moments: State, not_negative: Collection[str]) -> It
 
 
 def _find_faults_by_a_step(
-    cls: type[th.optim.Optimizer],
-    group: State,
-    parameters: Sequence[th.Tensor],
-    states: Mapping[int, State],
+    cls: type[th.optim.Optimizer], group: State, parameters: Sequence[th.Tensor], states: Mapping[int, State]
 ) -> Iterator[str]:
     """Compare the moments of one group with those of an optimizer with its options after a step on zeros."""
     zeros = [th.nn.Parameter(th.zeros_like(parameter)) for parameter in parameters]

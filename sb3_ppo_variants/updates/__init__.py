@@ -1,7 +1,6 @@
 """Updates: gradient descent on the policy objective and the value loss."""
 
-from sb3_ppo_variants.updates.plan import JOINT, Descent, NormalizeAdvantage, UpdatePlan, Updates
-from sb3_ppo_variants.updates.rates import KLAdaptive
+from sb3_ppo_variants.updates.plan import JOINT, Descent, KLAdaptive, NormalizeAdvantage, UpdatePlan, Updates
 from sb3_ppo_variants.updates.run import AllOrNothing, Outcome, run_update, summary
 from sb3_ppo_variants.updates.separate import SeparateUpdates
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.policies.choice import kind_of
+from sb3_ppo_variants.policies.kind import kind_of
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates
 

@@ -10,7 +10,7 @@ import torch as th
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.losses import check_loss
+from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, check_loss
 from sb3_ppo_variants.objectives import (
     ArrayObjective,
     Batch,
@@ -18,7 +18,6 @@ from sb3_ppo_variants.objectives import (
     is_given_with_loss,
 )
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
-from sb3_ppo_variants.value_losses import ClippedError, Huber, SquaredError
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate
