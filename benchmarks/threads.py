@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import multiprocessing as mp
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.measuring import (
     Count,
+    Other,
     add_options,
     circumstances,
     in_turn,
@@ -63,7 +62,7 @@ Seconds: TypeAlias = Mapping[str, Sequence[float]]
 def measure(name: str, counts: Sequence[int], pairs: int) -> dict[str, dict[str, list[float]]]:
     """Measure the seconds of an update of the same rollout in so many threads, and in so many processes, in turn."""
     model = _trained(name)
-    others = [Other(name) for _ in range(max(counts) - 1)]
+    others = [Other(partial(_prepare, name)) for _ in range(max(counts) - 1)]
 
     def update_together(count: int) -> float:
         start = time.perf_counter()
@@ -71,7 +70,7 @@ def measure(name: str, counts: Sequence[int], pairs: int) -> dict[str, dict[str,
             other.begin()
         _update(model, 1)
         for other in others[: count - 1]:
-            other.wait()
+            other.result()
         return since(start)
 
     with _same_threads_after():
@@ -102,40 +101,8 @@ def _update(model: Any, threads: int) -> float:
     return since(start)
 
 
-class Other:
-    """A process that updates a model of its own, in one thread, when it is told to.
-
-    :param name: the workload
-    """
-
-    def __init__(self, name: str):
-        context = mp.get_context("spawn")
-        self._pipe, child = context.Pipe()
-        self._process = context.Process(target=_serve, args=(child, name), daemon=True)
-        self._process.start()
-        child.close()
-        self.wait()
-
-    def begin(self) -> None:
-        """Begin an update."""
-        self._pipe.send(True)
-
-    def wait(self) -> None:
-        """Wait until the update is done, and at first until there is a model."""
-        self._pipe.recv()
-
-    def end(self) -> None:
-        """End the process."""
-        self._pipe.send(False)
-        self._process.join()
-
-
-def _serve(pipe: Connection, name: str) -> None:
-    model = _trained(name)
-    pipe.send(None)
-    while pipe.recv():
-        pipe.send(_update(model, 1))
-    model.env.close()
+def _prepare(name: str) -> Callable[[], float]:
+    return partial(_update, _trained(name), 1)
 
 
 @contextmanager
