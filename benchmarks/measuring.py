@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import multiprocessing as mp
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
@@ -120,19 +122,55 @@ def since(start: float) -> float:
     return round(time.perf_counter() - start, 6)
 
 
-def seconds_to_step(env: VecEnv, n_steps: int) -> float:
+def seconds_to_step(env: VecEnv, n_steps: int, step: Callable[[np.ndarray], object] | None = None) -> float:
     """Return the seconds that ``n_steps`` steps take, with the same random actions in every call.
 
     :param env: environment that has been reset
+    :param step: what takes a step instead of the environment's own ``step``
     """
     env.action_space.seed(0)
-    seconds = 0.0
+    take, seconds = step or env.step, 0.0
     for _ in range(n_steps):
         actions = random_actions(env)
         start = time.perf_counter()
-        env.step(actions)
+        take(actions)
         seconds += time.perf_counter() - start
     return round(seconds, 6)
+
+
+class Other(Generic[Result]):
+    """A process that does something when it is told to, while this one does something else.
+
+    :param prepare: called in the process; returns what it does then
+    """
+
+    def __init__(self, prepare: Callable[[], Callable[[], Result]]):
+        context = mp.get_context("spawn")
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child, prepare), daemon=True)
+        self._process.start()
+        child.close()
+        self._pipe.recv()
+
+    def begin(self) -> None:
+        """Let the process begin."""
+        self._pipe.send(True)
+
+    def result(self) -> Result:
+        """Wait for the result."""
+        return cast(Result, self._pipe.recv())
+
+    def end(self) -> None:
+        """End the process."""
+        self._pipe.send(False)
+        self._process.join()
+
+
+def _serve(pipe: Connection, prepare: Callable[[], Callable[[], object]]) -> None:
+    run = prepare()
+    pipe.send(None)
+    while pipe.recv():
+        pipe.send(run())
 
 
 def quartiles(values: Iterable[float], form: str = ".2f") -> str:

@@ -3,11 +3,11 @@
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -15,6 +15,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.measuring import (
     Count,
+    Other,
     add_options,
     circumstances,
     in_turn,
@@ -49,26 +50,59 @@ WORKLOADS = {
 }
 MANY = (4, 8, 16, 64)
 MODEL = """The model: a share of the update stays in one thread, and all threads divide the rest evenly (Amdahl's law).
-The share is fitted to the measured times. The model leaves out that cores share their memory and their clock, and that
-threads wait for each other, except as far as the measured times contain it. There are at most as many threads as a
-minibatch has parts."""
+What cores lose to each other, because they share memory, a clock, or even a core (hyper-threading), is measured with
+processes that update models of their own at the same time, in one thread each. The share is fitted to what threads lose
+beyond that: t(n) = s t(1) + (1 - s) p(n) / n, where p(n) is the time of n such processes. The speeds are those of cores
+that lose nothing to each other. There are at most as many threads as a minibatch has parts."""
+
+# The seconds of each run, by the number of threads or processes.
+Seconds: TypeAlias = Mapping[str, Sequence[float]]
 
 
-def measure(workload: Workload, counts: Sequence[int], pairs: int) -> dict[str, list[float]]:
-    """Measure the seconds of an update with the same rollout in so many threads, in turn."""
-    model: Any = workload.model(partial(PPOClip, device="cpu", fast=True))
-    model.learn(model.n_steps * model.n_envs)
+def measure(name: str, counts: Sequence[int], pairs: int) -> dict[str, dict[str, list[float]]]:
+    """Measure the seconds of an update of the same rollout in so many threads, and in so many processes, in turn."""
+    model = _trained(name)
+    others = [Other(partial(_prepare, name)) for _ in range(max(counts) - 1)]
 
-    def update(count: int) -> float:
-        th.set_num_threads(count)
+    def update_together(count: int) -> float:
         start = time.perf_counter()
-        model.train()
+        for other in others[: count - 1]:
+            other.begin()
+        _update(model, 1)
+        for other in others[: count - 1]:
+            other.result()
         return since(start)
 
     with _same_threads_after():
-        seconds = in_turn({str(count): partial(update, count) for count in counts}, pairs)
+        runs = {f"{count} threads": partial(_update, model, count) for count in counts}
+        together = {f"{count} processes": partial(update_together, count) for count in counts if count > 1}
+        seconds = in_turn(runs | together, pairs)
+    for other in others:
+        other.end()
     model.env.close()
-    return seconds
+    found: dict[str, dict[str, list[float]]] = {"threads": {}, "processes": {}}
+    for run, values in seconds.items():
+        count, kind = run.split()
+        found[kind][count] = values
+    return found
+
+
+def _trained(name: str) -> Any:
+    """Return a model with a rollout."""
+    model = WORKLOADS[name].workload.model(partial(PPOClip, device="cpu", fast=True))
+    return model.learn(model.n_steps * model.n_envs)
+
+
+def _update(model: Any, threads: int) -> float:
+    """Return the seconds of an update."""
+    th.set_num_threads(threads)
+    start = time.perf_counter()
+    model.train()
+    return since(start)
+
+
+def _prepare(name: str) -> Callable[[], float]:
+    return partial(_update, _trained(name), 1)
 
 
 @contextmanager
@@ -80,16 +114,16 @@ def _same_threads_after() -> Iterator[None]:
         th.set_num_threads(before)
 
 
-def serial_share(seconds: Mapping[str, Sequence[float]]) -> float:
-    """Fit the share s of t(n) / t(1) = s + (1 - s) / n to the median times, by least squares.
+def serial_share(threads: Seconds, processes: Seconds) -> float:
+    """Fit the share s of t(n) = s t(1) + (1 - s) p(n) / n, by least squares, to the medians of t(n) / t(1).
 
-    :param seconds: the times by number of threads
+    :param threads: the times t in so many threads
+    :param processes: the times p of so many processes
     """
-    counts = np.array([int(count) for count in seconds if int(count) > 1])
-    alone = np.median(seconds["1"])
-    ratios = np.array([np.median(seconds[str(count)]) / alone for count in counts])
-    slopes = 1 - 1 / counts
-    return float(np.clip(((ratios - 1 / counts) * slopes).sum() / (slopes**2).sum(), 0, 1))
+    alone = np.array(threads["1"])
+    ratios = np.array([np.median(threads[count] / alone) for count in processes])
+    best = np.array([np.median(processes[count] / alone) / int(count) for count in processes])
+    return float(np.clip(((ratios - best) * (1 - best)).sum() / ((1 - best) ** 2).sum(), 0, 1))
 
 
 def predict(share: float, count: int) -> float:
@@ -97,23 +131,28 @@ def predict(share: float, count: int) -> float:
     return 1 / (share + (1 - share) / count)
 
 
-def table(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
-    """Return a table of the measured times, and of the speed over one thread."""
-    lines = ["| workload | threads | milliseconds of an update | speed over 1 thread |", "|---|---|---|---|"]
-    for name, seconds in runs.items():
-        alone = np.array(seconds["1"])
-        for count, values in seconds.items():
-            each = np.array(values)
-            lines.append(f"| {name} | {count} | {quartiles(each * 1e3, '.1f')} | {quartiles(alone / each)} |")
+def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
+    """Return a table of the measured times, and of the speed over one thread and of independent processes."""
+    lines = [
+        "| workload | threads | milliseconds of an update | speed over 1 thread | speed of as many processes |",
+        "|---|---|---|---|---|",
+    ]
+    for name, measured in runs.items():
+        alone = np.array(measured["threads"]["1"])
+        together = {"1": alone, **measured["processes"]}
+        for count, values in measured["threads"].items():
+            each, best = np.array(values), int(count) * alone / np.array(together[count])
+            cells = (name, count, quartiles(each * 1e3, ".1f"), quartiles(alone / each), quartiles(best))
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def model_table(runs: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
+def model_table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
     """Return a table of the serial shares, and of the speeds that the model predicts."""
     lines = [f"| workload | serial share | {' | '.join(f'{n} cores' for n in MANY)} |", "|---" * (2 + len(MANY)) + "|"]
-    for name, seconds in runs.items():
-        if len(seconds) > 1:
-            share = serial_share(seconds)
+    for name, measured in runs.items():
+        if measured["processes"]:
+            share = serial_share(measured["threads"], measured["processes"])
             speeds = (f"{predict(share, min(n, WORKLOADS[name].most)):.1f}" for n in MANY)
             lines.append(f"| {name} | {share:.1%} | {' | '.join(speeds)} |")
     return lines
@@ -132,10 +171,10 @@ def run(options: argparse.Namespace) -> int:
     make_folders(options.json)
     if options.report is None:
         counts = range(1, options.threads + 1)
-        runs = {name: measure(WORKLOADS[name].workload, counts, options.pairs) for name in options.workloads}
+        runs = {name: measure(name, counts, options.pairs) for name in options.workloads}
         measured = {**circumstances("mujoco", "ale_py"), "runs": runs}
     else:
-        measured = reported(options.report, "runs")
+        measured = reported(options.report, "runs", of_each=("threads", "processes"))
     print("\n".join([*table(measured["runs"]), "", *model_table(measured["runs"]), "", MODEL]))
     if options.json is not None:
         options.json.write_text(json.dumps(measured) + "\n")

@@ -133,6 +133,19 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
 
 
+def test_stepping_beside_processes_without_messages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {stepping.REFERENCE: stepping.WORKLOADS["lunarlander"][stepping.REFERENCE]}
+    monkeypatch.setitem(stepping.WORKLOADS, "lunarlander", few)
+    file = tmp_path / "runs.json"
+    small = ["--workloads", "lunarlander", "--n-envs", "3", "--steps", "5", "--pairs", "2"]
+    assert main(["stepping", *small, "--json", str(file)]) == 0
+    assert f"| lunarlander | {stepping.APART} | " in capsys.readouterr().out
+    seconds = json.loads(file.read_text())["runs"]["lunarlander"][stepping.APART]
+    assert len(seconds) == 2 and min(seconds) > 0
+
+
 @pytest.mark.slow
 def test_training_in_the_environments_of_stepping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--workloads", "hopper", "--pairs", "1", "--n-envs", "2", "--steps", "8", "--train"]
@@ -170,13 +183,20 @@ def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_model_of_threads_by_hand() -> None:
-    """A quarter stays in one thread: 4 s become 1 + 3 / 2 = 2.5 s in two threads, and 1 + 3 / 3 = 2 s in three."""
-    seconds = {"1": [4.0], "2": [2.5], "3": [2.0]}
-    assert threads.serial_share(seconds) == pytest.approx(0.25)
+    """A quarter stays in one thread: 4 s become 1 + 3 / 2 = 2.5 s in two threads, and 1 + 3 / 3 = 2 s in three.
+
+    If two processes take 6 s for what one does in 4, cores slow each other: two threads need 1 + 0.75 * 6 / 2 = 3.25 s.
+    """
+    seconds, undisturbed = {"1": [4.0], "2": [2.5], "3": [2.0]}, {"2": [4.0], "3": [4.0]}
+    assert threads.serial_share(seconds, undisturbed) == pytest.approx(0.25)
+    assert threads.serial_share({"1": [4.0], "2": [3.25]}, {"2": [6.0]}) == pytest.approx(0.25)
     assert threads.predict(0.25, 4) == pytest.approx(4 / 1.75)
     # Minibatches of 256 states are divided among at most four threads.
-    assert (
-        threads.model_table({"halfcheetah-256": seconds})[-1] == "| halfcheetah-256 | 25.0% | 2.3 | 2.3 | 2.3 | 2.3 |"
+    runs = {"halfcheetah-256": {"threads": seconds, "processes": undisturbed}}
+    assert threads.model_table(runs)[-1] == "| halfcheetah-256 | 25.0% | 2.3 | 2.3 | 2.3 | 2.3 |"
+    slow = {"halfcheetah-256": {"threads": {"1": [4.0], "2": [3.2]}, "processes": {"2": [5.0]}}}
+    assert threads.table(slow)[-1] == (
+        "| halfcheetah-256 | 2 | 3200.0 (3200.0 to 3200.0) | 1.25 (1.25 to 1.25) | 1.60 (1.60 to 1.60) |"
     )
 
 

@@ -93,6 +93,11 @@ def test_the_pages_have_what_parts_cost(capsys: pytest.CaptureFixture[str]) -> N
     assert f"`MlpLstmPolicy` with a GRU was {list(speeds.values())[-1]} times as fast" in masked
 
 
+def test_the_page_has_the_speeds_of_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["threads", "--report", str(ROOT / "results" / "threads.json")]) == 0
+    assert capsys.readouterr().out.partition("\n\n")[0] in (ROOT / "docs" / "speed.md").read_text()
+
+
 def test_the_page_has_the_model_of_cores(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cores", "--report", str(ROOT / "results" / "cores.json")]) == 0
     checked, estimated, _ = capsys.readouterr().out.split("\n\n", 2)

@@ -327,7 +327,8 @@ def observe_humanoid(sims: Simulations) -> np.ndarray:
 def mass_centers(sims: Simulations) -> np.ndarray:
     """Return where the humanoids' centres of mass are, seen from above."""
     masses = sims.model.body_mass
-    return np.array([np.einsum("b,bj->j", masses, places) / masses.sum() for places in sims.xipos])[:, :2]
+    centers: np.ndarray = (masses[:, None] * sims.xipos[:, :, :2]).sum(axis=1) / masses.sum()
+    return centers
 
 
 def impacts(sims: Simulations, weight: float, bounds: tuple[float, float]) -> np.ndarray:
