@@ -14,7 +14,7 @@ from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, train
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 
 AGENTS = Path("results/agents")
-ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "MoveOrKick-v0"]
+ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MoveOrKick-v0"]
 ALGORITHM, SEED, EPISODES = "ppo_clip", 1, 100
 MODEL, CARD = "model.zip", "README.md"
 # The line of a card before and after its metadata.

@@ -1,20 +1,19 @@
-"""Train PPOClip with the recipes, and record the trained agents for the gallery, each as a small animated GIF."""
+"""Record the published agents in motion for the gallery, each as a small animated GIF."""
 
 import argparse
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch as th
 
-from benchmarks.gallery import ENVIRONMENTS, GALLERY
-from benchmarks.measuring import Count, add_names
-from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.recipes import recipe, train
+from benchmarks.agents import AGENTS, ALGORITHM
+from benchmarks.gallery import GALLERY
+from benchmarks.measuring import add_names
+from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import EVALUATION_SEED, load
 
-# They train within a minute.
-QUICK = ["CartPole-v1", "Pendulum-v1"]
+# The published agents whose environments draw pictures.
+ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"]
 # Every third frame of the first steps, in few pixels and colours, so that a file stays below 300 kB.
 STEPS = 300
 EVERY = 3
@@ -23,16 +22,10 @@ COLORS = 16
 MILLISECONDS = 60
 
 
-def film(env_id: str, seed: int, timesteps: int | None = None) -> list[np.ndarray]:
-    """Train, and return pictures of the trained agent in new episodes, each of shape ``(height, width, 3)``.
-
-    :param timesteps: environment steps; ``None`` uses the recipe's
-    """
+def film(env_id: str, folder: Path) -> list[np.ndarray]:
+    """Return pictures of the agent in a folder, in new episodes, each of shape ``(height, width, 3)``."""
     th.set_num_threads(1)
-    made = recipe("ppo_clip", env_id)
-    with tempfile.TemporaryDirectory() as folder:
-        train(made, folder, seed, timesteps)
-        model, env = load(made, folder, EVALUATION_SEED)
+    model, env = load(recipe(ALGORITHM, env_id), folder, EVALUATION_SEED, weights_only=True)
     observations = env.reset()
     pictures = []
     for step in range(STEPS):
@@ -40,7 +33,7 @@ def film(env_id: str, seed: int, timesteps: int | None = None) -> list[np.ndarra
             picture = env.render("rgb_array")
             assert picture is not None
             pictures.append(picture.copy())
-        actions, _ = model.predict(observations, deterministic=not made.is_atari)  # type: ignore[arg-type]
+        actions, _ = model.predict(observations, deterministic=True)  # type: ignore[arg-type]
         observations, *_ = env.step(actions)
     env.close()
     return pictures
@@ -59,16 +52,15 @@ def write(pictures: list[np.ndarray], file: Path) -> None:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    add_names(parser, "--envs", ENVIRONMENTS, QUICK)
-    parser.add_argument("--seed", type=whole_number, default=1, help="seed (default: %(default)s)")
-    parser.add_argument("--timesteps", action=Count, help="environment steps of a run (default: the recipe's)")
+    add_names(parser, "--envs", ENVIRONMENTS, ENVIRONMENTS)
+    parser.add_argument("--agents", type=Path, default=AGENTS, help="folder of the agents (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the files (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train and record in each environment."""
+    """Record the agent of each environment."""
     for env_id in options.envs:
         file = options.gallery / f"{env_id}.gif"
-        write(film(env_id, options.seed, options.timesteps), file)
+        write(film(env_id, options.agents / env_id), file)
         print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
     return 0

@@ -306,6 +306,7 @@ def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
     value = f"{difference.value:.2f} ({difference.low:.2f} to {difference.high:.2f}"
     assert f"means differ by {value}; with 90% confidence, by {low:.2f} to {high:.2f})" in page
     assert f"Their means differ by {value})" in readme
+    assert f"grid-item-card}} {value})\nis how far `PPOClip` is above" in (ROOT / "docs" / "index.md").read_text()
     for text in (page, readme):
         assert "equivalent within 0.1" in text and statistics.are_equivalent(own, other)
         assert f"better than one of SB3's with a probability of {better}." in text
