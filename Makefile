@@ -11,6 +11,9 @@ NEWEST := build/newest
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -g
 # One thread is fastest for networks this small.
 export OMP_NUM_THREADS ?= 1
+# Many processes import PyTorch. Without its bytecode, which pip does not make here either, each would compile it for
+# seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow test-native test-newest fuzz \
