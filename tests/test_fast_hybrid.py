@@ -15,7 +15,7 @@ from test_fast_update import CASES, assert_same_update, collected
 from test_hybrid import KICK, NESTED
 from test_resume import exact
 
-from helpers import latin, noise_envs, small, update
+from helpers import noise_envs, small, update
 from sb3_ppo_variants import (
     ApproximateKL,
     ArgumentError,
@@ -63,8 +63,10 @@ def made(cls: Any, name: str, policy_kwargs: Any = None, **arguments: Any) -> An
     return collected(cls, space, policy_kwargs={**of_parts, **(policy_kwargs or {})}, **arguments)
 
 
-@pytest.mark.sampled(8)
-@latin(2, name=CASES, actions=ACTIONS, ent_coef=[0.0, 0.02])
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("ent_coef", [0.0, 0.02])
+@pytest.mark.parametrize("actions", ACTIONS)
+@pytest.mark.parametrize("name", CASES)
 def test_updates(name: str, actions: str, ent_coef: float, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
     model = made(cls, actions, ent_coef=ent_coef, **arguments)

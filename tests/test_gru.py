@@ -130,6 +130,7 @@ def test_the_fast_path_is_the_reference(name: str) -> None:
     assert_close(*models)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_objective(variant: Any) -> None:
     models = [small_gru(variant, ragged_envs(DISCRETE), fast=fast).learn(96) for fast in (False, True)]
