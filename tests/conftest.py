@@ -1,11 +1,12 @@
 """Fixtures and hooks for all tests."""
 
+import importlib.metadata
 import multiprocessing
 import pickle
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,6 +29,9 @@ if METHOD == "forkserver":
 
 # Shells start background jobs with Ctrl-C ignored, and tests that send it to themselves would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each record of a run asks for this, which reads the files of all installed packages.
+importlib.metadata.packages_distributions = cache(importlib.metadata.packages_distributions)
 
 # Tests that import one of these packages are skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}
@@ -69,19 +73,34 @@ def pytest_runtest_makereport(call: pytest.CallInfo[Any]) -> Generator[None, pyt
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow all but one in ``n`` cases of each test with the marker ``sampled(n)``.
-
-    Digests of their names choose the cases, so that they are spread over all arguments and stay when others are added.
-    """
+    """Mark as slow all but one in ``n`` cases of each test with the marker ``sampled(n)``."""
     cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             cases[str(item.path), getattr(item, "originalname", item.name)].append(item)
     for alike in cases.values():
-        alike.sort(key=lambda item: sha256(item.name.encode()).digest())
         (n,) = alike[0].get_closest_marker("sampled").args  # type: ignore[union-attr]
-        for item in alike[ceil(len(alike) / n) :]:
+        for item in set(alike).difference(spread(alike, ceil(len(alike) / n))):
             item.add_marker(pytest.mark.slow)
+
+
+def spread(cases: list[pytest.Item], n: int) -> list[pytest.Item]:
+    """Choose ``n`` of the cases of a test, so that the values of each of its arguments occur about equally often.
+
+    Where several cases would do, digests of their names choose, so that most choices stay when cases are added.
+    """
+    values = {
+        case: [(name, id(value)) for name, value in case.callspec.params.items()]  # type: ignore[attr-defined]
+        for case in cases
+    }
+    left = sorted(cases, key=lambda case: sha256(case.name.encode()).digest())
+    chosen: list[pytest.Item] = []
+    occurred: Counter[tuple[str, int]] = Counter()
+    for _ in range(n):
+        chosen.append(min(left, key=lambda case: sum(occurred[value] for value in values[case])))
+        left.remove(chosen[-1])
+        occurred.update(values[chosen[-1]])
+    return chosen
 
 
 @pytest.fixture(autouse=True)

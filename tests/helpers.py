@@ -2,9 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
 from copy import deepcopy
-from itertools import product
 from typing import Any
 
 import gymnasium as gym
@@ -200,20 +198,6 @@ class LogRecorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._keep()
-
-
-def latin(n: int, **values: Iterable[Any]) -> pytest.MarkDecorator:
-    """Parametrize a test with all combinations of the values of its arguments; the quick suite runs one in ``n``.
-
-    As in a Latin square, the quick suite runs the combinations whose indices add up to a multiple of ``n``. It marks
-    the others as slow.
-    """
-    combinations = product(*(enumerate(each) for each in values.values()))
-    marked = [
-        pytest.param(*(value for _, value in each), marks=pytest.mark.slow if sum(i for i, _ in each) % n else ())
-        for each in combinations
-    ]
-    return pytest.mark.parametrize(",".join(values), marked)
 
 
 def named(value: object) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
@@ -47,3 +48,9 @@ class Recall(gym.Env):
         self._steps += 1
         done = self._steps == 4
         return np.zeros(1, np.float32), float(done and action == self._sign), done, False, {}
+
+
+def assert_alike(reference: Any, fast: Any) -> None:
+    """Check that models have nearly the same weights."""
+    for key, weight in reference.policy.state_dict().items():
+        th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributions import AffineTransform, Beta, Independent, Normal, TanhTransform, TransformedDistribution
 from torch.distributions.kl import kl_divergence
 
-from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, latin, noise_envs, save, small
+from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.policies.boxed import BoxActions
 
@@ -71,7 +71,11 @@ def from_pytorch(name: str, outputs: th.Tensor, policy: Any) -> tuple[Any, Any]:
     return Independent(drawn, 1), Independent(inner, 1)
 
 
-@latin(6, name=NAMES, cls=VARIANTS, memory=["LSTM", "GRU"], fast=[False, True])
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("memory", ["LSTM", "GRU"])
+@pytest.mark.parametrize("cls", VARIANTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rollouts_and_their_kl_are_those_of_a_plain_loop(name: str, cls: Any, memory: str, fast: bool) -> None:
     model = made(memory, NAMES[name], cls, fast=fast, learning_rate=1e-2)
     before, buffer = deepcopy(model.policy), model.rollout_buffer
@@ -113,7 +117,10 @@ def test_the_default_is_the_gaussian_of_the_policy(of: str) -> None:
     assert_same_policy(got, wanted)
 
 
-@latin(4, of=POLICIES, name=NAMES, weights_only=[False, True])
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("of", POLICIES)
 def test_actions_files_and_paths(of: str, name: str, weights_only: bool) -> None:
     reference, model = (made(of, NAMES[name], PPOFixedKL, fast=fast).learn(48) for fast in (False, "auto"))
     seen = model.env.observation_space.sample()

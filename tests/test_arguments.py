@@ -3,12 +3,12 @@
 import inspect
 import pickle
 import re
-import subprocess
-import sys
 import textwrap
 import warnings
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +23,7 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 
 from bad_arguments import BAD, UNNAMED, refused
+from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.base import PPOBase
@@ -260,10 +261,24 @@ def test_refused_before_the_environment_is_used() -> None:
         PPOClip("MlpPolicy", Untouchable(), clip_range=-1.0)
 
 
-def test_checks_do_not_depend_on_assert() -> None:
+def run_optimized(code: str) -> None:
+    """Run code as ``python -O`` does, without the seconds in which that compiles PyTorch."""
+
+    def get_code(self: SourceFileLoader, _: str) -> CodeType:
+        return compile(self.get_data(self.path), self.path, "exec", optimize=1)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+    run_code_anew(code)
+
+
+def test_checks_do_not_depend_on_assert(tmp_path: Path) -> None:
+    (tmp_path / "debugs.py").write_text("DEBUG = __debug__")
     script = """
+        import sys
         import gymnasium as gym
         from sb3_ppo_variants import *
+        sys.path.append(".")
+        from debugs import DEBUG
         bad = [
             (PPOClip, {"clip_range": 0.0}), (PPOClip, {"clip_range_vf": -0.2}), (PPOClip, {"n_steps": 1}),
             (PPOClip, {"batch_size": 1}), (PPOClip, {"use_sde": True}), (PPOAdaptiveKL, {"desired_kl": 0.0}),
@@ -275,7 +290,7 @@ def test_checks_do_not_depend_on_assert() -> None:
                 cls("MlpPolicy", gym.make("CartPole-v1"), **arguments)
             except ArgumentError:
                 refused += 1
-        print(__debug__, refused)
+        print(DEBUG, refused)
     """
-    run = subprocess.run([sys.executable, "-O", "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    run = ended(run_optimized, textwrap.dedent(script), folder=tmp_path)
     assert run.stdout.split() == ["False", "8"], run.stderr

@@ -12,7 +12,7 @@ from test_fast_update import SDE, assert_same_update, collected
 from test_masked_fast import made as masked_model
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, latin, noise_envs, small
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped, check_gradient
 
@@ -58,6 +58,7 @@ class OfParameters(Objective):
 OWN = {"of states": OfStates(), "over arrays": OfStatesOverArrays(), "of parameters": OfParameters()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("own", OWN)
 @pytest.mark.parametrize("space", ACTION_SPACES)
@@ -68,7 +69,10 @@ def test_the_paths_agree(own: str, space: str, double_precision: Any) -> None:
 
 
 @pytest.mark.usefixtures("natively")
-@latin(7, own=OWN, sde=SDE, learn_features=[False, True])
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize("learn_features", [False, True])
+@pytest.mark.parametrize("sde", SDE)
+@pytest.mark.parametrize("own", OWN)
 def test_the_paths_agree_with_gsde(own: str, sde: str, learn_features: bool, double_precision: Any) -> None:
     model = collected(PPOCustom, BOX, objective=OWN[own], ent_coef=0.01, use_sde=True, policy_kwargs=SDE[sde])
     model.policy.action_dist.learn_features = learn_features
@@ -79,7 +83,9 @@ def test_the_paths_agree_with_gsde(own: str, sde: str, learn_features: bool, dou
 
 
 @pytest.mark.usefixtures("natively")
-@latin(3, own=OWN, space=MASKED_SPACES)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("space", MASKED_SPACES)
+@pytest.mark.parametrize("own", OWN)
 def test_the_paths_agree_with_masks(own: str, space: str, double_precision: Any) -> None:
     model = collect(masked_model(PPOCustom, MASKED_SPACES[space], objective=OWN[own]))
     double_precision(model)

@@ -120,6 +120,7 @@ def test_the_update_is_the_equations(name: str, fast: bool) -> None:
         assert (new - old).abs().max() > 1e-4
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("cls", VARIANTS)
 def test_files_hold_the_distribution(cls: Any, name: str) -> None:

@@ -74,7 +74,7 @@ def assert_unchanged(trained: Any, before: dict[str, Any]) -> None:
     th.testing.assert_close(after["policy.optimizer"], before["policy.optimizer"], rtol=0, atol=0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("name", "value"), WRONG)
@@ -86,7 +86,7 @@ def test_set_by_a_callback(name: str, value: Any, place: str, fast: bool) -> Non
     assert_unchanged(trained, callback.before)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("cls", VARIANTS)
 @pytest.mark.parametrize(("name", "value"), WRONG)
@@ -198,6 +198,7 @@ def test_train_without_a_whole_rollout(fast: bool) -> None:
     assert_unchanged(trained, callback.before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(
     ("name", "value"),

@@ -72,6 +72,7 @@ def assert_converted(model: Any, source: Any) -> None:
     assert list(model.ep_info_buffer) == list(source.ep_info_buffer)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["file", "model", "open file"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_of_sb3(variant: Any, how: str, tmp_path: Path) -> None:
@@ -136,6 +137,7 @@ def test_an_objective_of_ones_own(tmp_path: Path) -> None:
         PPOCustom.from_ppo(file)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("source", VARIANTS)
 def test_of_another_class_of_ours(source: Any, variant: Any) -> None:

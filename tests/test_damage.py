@@ -17,7 +17,7 @@ import torch as th
 from forging import Members, change_state, serialize, unzip, zip_members
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, latin, noise_envs, save
+from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs, save
 from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
 
 
@@ -175,7 +175,10 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
 }
 
 
-@latin(2, fault=FAULTS, cls=[PPOClip, PPO], weights_only=[False, True])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_members(fault: str, cls: Any, weights_only: bool) -> None:
     change, part = FAULTS[fault]
     file = zip_members(change(unzip(io.BytesIO(saved(cls)))))
@@ -286,7 +289,10 @@ if find_spec("sb3_contrib"):
     OTHERS[import_module("sb3_contrib").TRPO] = ("MlpPolicy", "Box", {})
 
 
-@latin(4, other=OTHERS, variant=VARIANTS, weights_only=[False, True])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("other", OTHERS)
 def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None:
     policy, actions, arguments = OTHERS[other]
     env = noise_envs(ACTION_SPACES[actions], n_envs=1)
@@ -295,6 +301,7 @@ def test_another_algorithm(other: Any, variant: Any, weights_only: bool) -> None
         variant.load(file, env=env, weights_only=weights_only)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("other", VARIANTS)
 def test_another_variant(variant: Any, other: Any) -> None:

@@ -135,6 +135,7 @@ CONTINUOUS: dict[str, tuple[Callable[[], Any], float]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("which", ADDITIVE)
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_continuous_actions_against_integration(name: str, which: str) -> None:

@@ -147,6 +147,7 @@ def test_wrong_outputs_of_a_worker_of_sb3(name: str) -> None:
     env.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("space", "place", "value"), RIGHT)
 def test_right_outputs(space: spaces.Space, place: str, value: Any) -> None:
     small(env=right_and(space, place, value)).learn(32)

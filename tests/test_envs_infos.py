@@ -116,7 +116,7 @@ def told(venv: VecEnv) -> list[Any]:
     return [[{key: (type(value), value) for key, value in info.items()} for info in infos]]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("name", UNLIKE)

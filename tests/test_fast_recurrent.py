@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from recurrence import SMALL, ragged_envs, small_recurrent
+from recurrence import SMALL, assert_alike, ragged_envs, small_recurrent
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
@@ -41,11 +41,6 @@ def both(cls: Any, name: str, total_timesteps: int, **more: Any) -> list[Any]:
         model.set_random_seed(4)
         model.learn(total_timesteps)
     return models
-
-
-def assert_alike(reference: Any, fast: Any) -> None:
-    for key, weight in reference.policy.state_dict().items():
-        th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.sampled(7)

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, noise_envs, policy_for
 from sb3_ppo_variants import PPOClip
+from sb3_ppo_variants.kl import divergences_of
 
 pytestmark = pytest.mark.usefixtures("natively")
 N_STEPS = 40
@@ -36,6 +37,18 @@ def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **argumen
     for _ in range(n_rollouts):
         assert model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
     return model
+
+
+def assert_records_the_policy(model: Any, atol: float = 1e-5) -> None:
+    """Check what a rollout recorded against the policy that made it."""
+    for batch in model.rollout_buffer.get():
+        with th.no_grad():
+            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, batch.actions)
+            found = model.policy.get_distribution(batch.observations)
+        th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
+        th.testing.assert_close(batch.old_log_prob, log_prob, rtol=atol, atol=atol)
+        for ours, theirs in zip(batch.old_parameters, divergences_of(found).parameters(found), strict=True):
+            th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SPACES)

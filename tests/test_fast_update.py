@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, BOX, collect, latin, noise_envs, update
+from helpers import ACTION_SPACES, BOX, collect, noise_envs, update
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -91,8 +91,10 @@ def assert_same_update(model: Any) -> None:
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
-@pytest.mark.sampled(3)
-@latin(4, name=CASES, space=ACTION_SPACES, settings=SETTINGS)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", CASES)
 def test_objectives(name: str, space: str, settings: str, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
     model = collected(cls, ACTION_SPACES[space], **arguments, **SETTINGS[settings])
@@ -100,8 +102,10 @@ def test_objectives(name: str, space: str, settings: str, double_precision: Call
     assert_same_update(model)
 
 
-@pytest.mark.sampled(2)
-@latin(5, name=CASES, sde=SDE, learn_features=[False, True])
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("learn_features", [False, True])
+@pytest.mark.parametrize("sde", SDE)
+@pytest.mark.parametrize("name", CASES)
 def test_gsde(name: str, sde: str, learn_features: bool, double_precision: Callable[[Any], None]) -> None:
     cls, arguments = CASES[name]
     arguments = {**arguments, "use_sde": True, "ent_coef": 0.02, "policy_kwargs": SDE[sde]}
@@ -130,7 +134,9 @@ def test_observations(name: str, double_precision: Callable[[Any], None]) -> Non
     assert_same_update(model)
 
 
-@latin(4, name=CASES, space=ACTION_SPACES)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", CASES)
 def test_target_kl_stops_at_the_same_minibatch(
     name: str, space: str, double_precision: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,6 @@ from helpers import (
     LogRecorder,
     collect,
     flat_weights,
-    latin,
     named,
     noise_envs,
     save,
@@ -235,8 +234,9 @@ def test_every_argument_is_refused_somewhere() -> None:
     }
 
 
-@pytest.mark.sampled(3)
-@latin(3, objective=OBJECTIVES, space=["Box", "Discrete", "MultiDiscrete", "MultiBinary"])
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("space", ["Box", "Discrete", "MultiDiscrete", "MultiBinary"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_both_paths_take_the_same_steps(objective: Any, space: str, double_precision: Callable[[Any], None]) -> None:
     env = noise_envs(ACTION_SPACES[space])
     model = collect(small(PPOCustom, env, objective=objective, fast=False, learning_rate=3e-3, n_epochs=4))
@@ -250,7 +250,10 @@ def test_both_paths_take_the_same_steps(objective: Any, space: str, double_preci
     assert {f"train/{name}" for name in objective.coefficients()} <= logged.keys()
 
 
-@latin(4, objective=OBJECTIVES, space=["Box", "Discrete"], double=[True, False])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("space", ["Box", "Discrete"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.usefixtures("natively")
 def test_the_library_computes_the_same_terms(
     objective: Any, space: str, double: bool, double_precision: Callable[[Any], None]
@@ -271,6 +274,7 @@ def test_the_library_computes_the_same_terms(
     assert by_library.logger.name_to_value == pytest.approx(by_gradient.logger.name_to_value, relative, absolute)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 def test_both_paths_take_the_same_steps_with_masks(objective: Any, double_precision: Callable[[Any], None]) -> None:
     model = collect(small_masked(PPOCustom, objective=objective, fast=False, learning_rate=3e-3, n_epochs=4))
@@ -299,8 +303,9 @@ POLICIES: dict[str, tuple[str, Callable[[], VecEnv], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled(2)
-@latin(5, objective=[*OBJECTIVES, EWMA(SPO(0.2))], policy=POLICIES)
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("objective", [*OBJECTIVES, EWMA(SPO(0.2))])
 def test_both_paths_take_the_same_steps_with_other_policies(
     objective: Any, policy: str, double_precision: Callable[[Any], None]
 ) -> None:
@@ -362,7 +367,8 @@ def test_both_paths_take_the_same_steps_in_two_processes() -> None:
         assert np.array_equal(reference, of_second)
 
 
-@latin(3, objective=[EWMA(SPO(0.2)), *OBJECTIVES])
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("objective", [EWMA(SPO(0.2)), *OBJECTIVES])
 def test_resumed_exactly(objective: Any, tmp_path: Path) -> None:
     whole, cut = (
         run(lambda: small(PPOCustom, pendulums(), objective=objective), pendulums, tmp_path / str(at), 160, 64, at)
@@ -371,6 +377,7 @@ def test_resumed_exactly(objective: Any, tmp_path: Path) -> None:
     assert cut == whole
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
 def test_saved_with_the_model(objective: Any) -> None:
     model = small(PPOCustom, objective=objective).learn(32)

@@ -16,7 +16,6 @@ from benchmarks.figures import bandit, estimators, interpolation
 from benchmarks.figures.command import FIGURES
 from benchmarks.figures.ratio import by_ratio
 from benchmarks.figures.rollout import Moved, moved
-from helpers import latin
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
 
@@ -134,7 +133,8 @@ def test_the_clipped_objective_is_highest_at_the_updated_policy() -> None:
         assert values["clip"][0] == values["unclipped"][0] == values["kl_coef=3"][0]
 
 
-@latin(13, name=[name for name in FIGURES if not name.startswith("bandit")])
+@pytest.mark.sampled(13)
+@pytest.mark.parametrize("name", [name for name in FIGURES if not name.startswith("bandit")])
 def test_a_figure_is_drawn_from_what_is_committed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert main(["figures", "--only", name, "--out", str(tmp_path)]) == 0

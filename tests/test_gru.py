@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from masked_envs import DISCRETE, MULTI, masked_envs
-from recurrence import SMALL, ragged_envs, small_recurrent
+from recurrence import SMALL, assert_alike, ragged_envs, small_recurrent
 from resuming import run
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from torch import nn
@@ -114,11 +114,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def assert_close(reference: Any, fast: Any) -> None:
-    for key, weight in reference.policy.state_dict().items():
-        th.testing.assert_close(fast.policy.state_dict()[key], weight, rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_fast_path_is_the_reference(name: str) -> None:
@@ -127,13 +122,14 @@ def test_the_fast_path_is_the_reference(name: str) -> None:
         arguments = dict(CASES[name])
         models.append(small_gru(PPOClip, arguments.pop("env", ragged_envs)(), fast=fast, **arguments).learn(96))
         assert isinstance(models[-1].policy.lstm_actor, nn.GRU)
-    assert_close(*models)
+    assert_alike(*models)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_objective(variant: Any) -> None:
     models = [small_gru(variant, ragged_envs(DISCRETE), fast=fast).learn(96) for fast in (False, True)]
-    assert_close(*models)
+    assert_alike(*models)
     assert 0 < models[1].logger.name_to_value["train/kl"] < 1
 
 

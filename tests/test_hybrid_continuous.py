@@ -14,7 +14,7 @@ from test_hybrid import FORCE, KICK
 from test_resume import exact
 from torch.distributions import Beta, Categorical, Independent, Normal, kl_divergence
 
-from helpers import NoiseEnv, collect, latin, noise_envs, save, small
+from helpers import NoiseEnv, collect, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.distributions import Gaussian
 from sb3_ppo_variants.kl import divergences_of
@@ -84,8 +84,10 @@ def test_divergences_are_sums_of_those_of_the_parts(name: str) -> None:
     assert th.allclose(divergences.kl(*rows), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.sampled(2)
-@latin(3, name=NAMES, cls=[PPOClip, PPOAdaptiveKL, PPOFixedKL], policy=["MlpPolicy", "MlpLstmPolicy"])
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
+@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL, PPOFixedKL])
+@pytest.mark.parametrize("name", NAMES)
 def test_environments_get_actions_within_bounds(name: str, cls: Any, policy: str, tmp_path: Path) -> None:
     model = small(cls, envs(), policy=policy, policy_kwargs={"log_std_init": 2.0, **NAMES[name]}).learn(64)
     assert model.logger.name_to_value["train/kl"] > 0

@@ -34,7 +34,6 @@ from helpers import (
     assert_same_policy,
     assert_same_weights,
     collect,
-    latin,
     save,
     small,
 )
@@ -282,8 +281,11 @@ def small_masked(cls: Any = PPOClip, env: VecEnv | None = None, policy: str = "M
 POLICIES = {"Mlp": VECTOR, "MultiInput": DICT, "Cnn": IMAGE}
 
 
-@pytest.mark.sampled(4)
-@latin(4, cls=VARIANTS, name=SPACES, kind=POLICIES, memory=["", "Lstm"])
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("memory", ["", "Lstm"])
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("cls", VARIANTS)
 def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> None:
     model = small_masked(cls, masked(SPACES[name], POLICIES[kind]), f"Maskable{kind}{memory}Policy").learn(64)
     assert model.logger.name_to_value["train/kl"] > 0 and model.logger.name_to_value["train/std"] > 0
@@ -367,8 +369,11 @@ def test_objectives_of_the_user() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
-@pytest.mark.sampled(6)
-@latin(2, cls=VARIANTS, name=SPACES, memory=["", "Lstm"], weights_only=[True, False])
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("memory", ["", "Lstm"])
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("cls", VARIANTS)
 def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
     kwargs = {"log_std_init": -0.5}
     model = small_masked(cls, masked(SPACES[name]), f"MaskableMlp{memory}Policy", policy_kwargs=kwargs).learn(32)

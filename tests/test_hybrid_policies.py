@@ -38,7 +38,6 @@ from helpers import (
     NoiseEnv,
     assert_same_policy,
     collect,
-    latin,
     noise_envs,
     save,
     small,
@@ -69,7 +68,10 @@ def envs(space: spaces.Space, observations: spaces.Space = VECTOR, make: Callabl
     return make([lambda: Monitor(Picky(deepcopy(space), deepcopy(observations))) for _ in range(2)])
 
 
-@latin(4, cls=VARIANTS, observations=[VECTOR, DICT, IMAGE], name=SPACES)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("observations", [VECTOR, DICT, IMAGE])
+@pytest.mark.parametrize("cls", VARIANTS)
 def test_every_class_and_policy(cls: Any, observations: Any, name: str) -> None:
     model = small(cls, envs(SPACES[name], observations)).learn(64)
     assert model.logger.name_to_value["train/kl"] > 0
@@ -228,7 +230,10 @@ def test_objectives_of_the_user() -> None:
     assert model.logger.name_to_value["train/kl"] > 0
 
 
-@latin(4, cls=VARIANTS, name=SPACES, weights_only=[True, False])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("cls", VARIANTS)
 def test_files(cls: Any, name: str, weights_only: bool) -> None:
     model = small(cls, envs(SPACES[name]), **(ONLY_IF if name == "Dict" else {})).learn(64)
     loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
@@ -291,7 +296,8 @@ class Aim(gym.Env):
         return np.zeros(3, np.float32), float(reward), True, False, {}
 
 
-@latin(2, cls=[PPOClip, PPOAdaptiveKL])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
 def test_both_parts_are_learned(cls: Any) -> None:
     model = cls("MlpPolicy", Aim(), 3e-3, n_steps=256, batch_size=64, n_epochs=10, seed=0).learn(6_000)
     action, _ = model.predict(np.zeros(3, np.float32), deterministic=True)

@@ -234,7 +234,7 @@ def test_signals_at_any_time(kind: str, n_times: int) -> None:
 )
 def test_a_signal_while_it_waits(kind: str) -> None:
     """Nearly all of the time is spent waiting. No environment is lost."""
-    with made(kind, 0.2) as env:
+    with made(kind, 0.1) as env:
         model = model_for(env)
         for seconds in (0.7, 1.1):
             timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
@@ -245,7 +245,7 @@ def test_a_signal_while_it_waits(kind: str) -> None:
 
 
 def test_a_signal_to_all_processes_of_the_terminal() -> None:
-    with made("ours", 0.2) as env:
+    with made("ours", 0.1) as env:
         model = model_for(env)
 
         def ctrl_c() -> None:

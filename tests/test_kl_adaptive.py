@@ -12,7 +12,7 @@ from resuming import pendulums
 from test_fast_update import assert_same_update, collected
 from test_resume import exact
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, latin, noise_envs, save, small, update
+from helpers import ACTION_SPACES, BOX, LogRecorder, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -61,6 +61,7 @@ def test_the_bounds() -> None:
     assert rule.adapted(3e-4, 0.0111) == 2e-4 and rule.adapted(3e-4, 0.009) == 4e-4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL, PPOCustom])
 def test_every_update_follows_the_logged_kl(cls: Any, fast: bool) -> None:
@@ -133,9 +134,12 @@ def test_an_update_is_rsl_rls(fast: bool, double_precision: Double) -> None:
     assert ours.policy.optimizer.param_groups[0]["lr"] == rates[-1]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(24)
 @pytest.mark.usefixtures("natively", "each_instruction_set")
-@latin(4, cls=[PPOClip, PPOAdaptiveKL], space=ACTION_SPACES, separate=[False, True], stop=STOPS)
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
 def test_both_paths(cls: Any, space: str, separate: bool, stop: Any, double_precision: Double) -> None:
     updates = SeparateUpdates(value_epochs=3) if separate else None
     model = collected(cls, ACTION_SPACES[space], learning_rate=IN_MINIBATCHES, updates=updates, stop=stop)

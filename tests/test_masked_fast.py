@@ -10,7 +10,7 @@ from masked_envs import MASKED_SPACES, MULTI, masked_envs
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
-from helpers import MIXED, collect, latin, update
+from helpers import MIXED, collect, update
 from sb3_ppo_variants import (
     ArgumentError,
     ExactKL,
@@ -33,8 +33,10 @@ def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast:
     return cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=fast, **arguments)
 
 
-@pytest.mark.sampled(3)
-@latin(3, name=CASES, space=MASKED_SPACES, settings=SETTINGS)
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("space", MASKED_SPACES)
+@pytest.mark.parametrize("name", CASES)
 def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
     cls, arguments = CASES[name]
     model = collect(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))

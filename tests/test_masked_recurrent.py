@@ -22,7 +22,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from helpers import DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, latin, noise_envs, save
+from helpers import DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import (
     ArgumentError,
     DamagedFileError,
@@ -90,9 +90,10 @@ CONTRIB: dict[str, tuple[spaces.Space, str, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore:.*which RecurrentActorCritic.*ignores")
-@latin(2, name=CONTRIB, space=[DISCRETE, MULTI])
+@pytest.mark.parametrize("space", [DISCRETE, MULTI])
+@pytest.mark.parametrize("name", CONTRIB)
 def test_recurrent_ppo_where_everything_is_allowed(name: str, space: spaces.Space) -> None:
     """sb3-contrib's masked distributions normalise twice, so its own policy differs in the last bit."""
     observed, alias, policy, arguments = CONTRIB[name]

@@ -23,6 +23,7 @@ SEPARATE: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("space", MASKED_SPACES)
 def test_weights_only(variant: Any, space: str, nothing_is_unpickled: None) -> None:

@@ -28,7 +28,7 @@ def trained(algorithm: Any, env: VecEnv, **arguments: Any) -> Any:
         return algorithm("MlpPolicy", env, **SMALL, **arguments).learn(96)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("wrapped", WRAPPERS, ids=["plain", "normalised", "checked"])
 @pytest.mark.parametrize("make", MINIMAL)
 def test_the_reference_path_equals_sb3(make: Callable[[], VecEnv], wrapped: Callable[[VecEnv], VecEnv]) -> None:
@@ -40,6 +40,7 @@ def test_the_reference_path_equals_sb3(make: Callable[[], VecEnv], wrapped: Call
     assert all(th.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("make", MINIMAL)
 @pytest.mark.parametrize("algorithm", [*VARIANTS, PPOCustom])
 @pytest.mark.filterwarnings("ignore:The `render_mode` attribute")

@@ -45,7 +45,6 @@ def problems() -> dict[str, tuple[str, str]]:
     return json.loads(ended.stdout)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("extra", FEATURES)
 def test_its_sentence(extra: str, problems: dict[str, tuple[str, str]]) -> None:
     _, error, beginning = FEATURES[extra]

@@ -32,6 +32,7 @@ Double = Callable[[Any], None]
 QUICK, ALL = 20, 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_all_instructions_compute_the_same(space: str, double_precision: Double) -> None:
@@ -40,6 +41,7 @@ def test_all_instructions_compute_the_same(space: str, double_precision: Double)
     assert_same_update(model)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("each_instruction_set")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_so_they_do_in_single_precision(space: str) -> None:

@@ -67,7 +67,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("learn_features", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)

@@ -86,6 +86,7 @@ def with_batches(model: Any, batch_size: int = 50) -> Any:
     return model
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_updates_do_not_depend_on_the_number_of_threads(name: str) -> None:

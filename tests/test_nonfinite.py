@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from helpers import ACTION_SPACES, VECTOR, latin
+from helpers import ACTION_SPACES, VECTOR
 from sb3_ppo_variants import NonFiniteError, PPOClip
 
 PLACES = {
@@ -30,7 +30,11 @@ PLACES = {
 }
 
 
-@latin(4, place=PLACES, value=[NAN, INF, -INF], space=ACTION_SPACES, fast=[False, True])
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", PLACES)
 def test_from_an_environment(place: str, value: float, space: str, fast: bool) -> None:
     quantity, at = PLACES[place]
     fault = Fault(place, value, at)
@@ -63,8 +67,10 @@ SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
 }
 
 
-@pytest.mark.sampled(2)
-@latin(4, name=SET_UPS, place=PLACES, fast=[False, True])
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", SET_UPS)
 def test_under_wrappers(name: str, place: str, fast: bool) -> None:
     quantity, at = PLACES[place]
     made: list[Any] = []
@@ -102,6 +108,7 @@ def _no_validation() -> Any:
     th.distributions.Distribution.set_default_validate_args(True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_no_validation")
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("place", PLACES)
@@ -141,6 +148,7 @@ class SpoiledBetween(Faulty):
         return observations, rewards, dones, infos
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("validate", [False, True])
 @pytest.mark.parametrize("place", ["observation", "reward"])

@@ -43,6 +43,7 @@ class Spoils(BaseCallback):
         return True
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("validate", [False, True])
 @pytest.mark.parametrize("name", ["log_std", "action_net.bias", "value_net.bias", "mlp_extractor.policy_net.0.weight"])

@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecNormalize
 
-from helpers import BOX, latin, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.backends.native.library import library
@@ -82,8 +82,10 @@ def assert_same(ours: Any, theirs: Any) -> None:
     assert plain(ours) == plain(theirs)
 
 
-@pytest.mark.sampled(11)
-@latin(2, name=OBSERVATIONS, settings=SETTINGS, n_envs=[1, 2, 5, 9])
+@pytest.mark.sampled(44)
+@pytest.mark.parametrize("n_envs", [1, 2, 5, 9])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", OBSERVATIONS)
 def test_steps(name: str, settings: str, n_envs: int, steps_of: StepsOf) -> None:
     theirs, ours = (normalized(name, n_envs, **SETTINGS[settings]) for _ in range(2))
     steps = steps_of(ours)

@@ -130,6 +130,7 @@ class DualClipped(Clipped):
         return Gradient(losses, np.where(bounded, 0.0, d_log_ratio))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("bound", [1.5, 3.0, 5.0, 100.0, 350.0])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_forgotten_branch_is_found(bound: float, seed: int) -> None:

@@ -32,6 +32,7 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("case", STATES)
 def test_odd_states_of_the_optimizer(case: str, weights_only: bool) -> None:

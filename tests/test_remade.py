@@ -316,6 +316,7 @@ def test_moments_in_place_of_others_end_as_with_sb3(how: str) -> None:
     assert (ended[0] is None) == (ended[1] is None), ended
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["observations", "actions", "values", "log_probs", "advantages", "returns"])
@@ -346,6 +347,7 @@ def test_statistics_in_place_of_others_end_as_with_sb3(event: str, how: str, nam
             assert np.shape(sb3s) == np.shape(ours)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("natively")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("event", ["step", "rollout_end", "rollout_start"])

@@ -173,6 +173,7 @@ def test_a_second_optimizer(weights_only: bool) -> None:
         assert th.equal(moments_of_values(other.get_parameters()), trained)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize(
     ("name", "of_file", "value"),

@@ -54,6 +54,7 @@ def test_a_schedule_may_be_undefined_where_the_last_rollout_overshoots(name: str
     assert [log[f"train/{name}"] for log in logs] == pytest.approx([0.4 * sqrt(p) for p in progress])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf"), "fast", None])
 def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, bad: float) -> None:

@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from test_fast_update import assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, assert_same_weights, latin, noise_envs, save, update
+from helpers import ACTION_SPACES, BOX, LogRecorder, assert_same_weights, noise_envs, save, update
 from sb3_ppo_variants import (
     ApproximateKL,
     ArgumentError,
@@ -96,7 +96,10 @@ def test_an_update_is_that_of_a_plain_loop(name: str, fast: bool, double_precisi
 
 
 @pytest.mark.usefixtures("natively")
-@latin(4, name=STOPS, space=ACTION_SPACES, separate=[False, True])
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", STOPS)
 def test_both_paths_stop_at_the_same_minibatch(
     name: str, space: str, separate: bool, double_precision: Double, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch.distributed.distributed_c10d import _get_default_store
 
 from fresh import ended, run_code_anew, run_module
-from helpers import NoiseEnv, latin
+from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
@@ -288,8 +288,8 @@ def set_in_one(name: str) -> None:
         assert model._n_updates == 2, "the first update is made, and the second one is not begun"
 
 
-@pytest.mark.sampled(2)
-@latin(4, name=SET)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", SET)
 def test_values_that_callbacks_set_in_one_process_are_refused(name: str) -> None:
     for error in together(set_in_one, 2, name, timeout=SHORT):
         assert isinstance(error, ArgumentError), error

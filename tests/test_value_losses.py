@@ -10,7 +10,7 @@ from stable_baselines3 import PPO
 from test_batch import OfStates, OfStatesOverArrays
 from test_fast_update import assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, assert_same_policy, collect, latin, noise_envs, save, small, update
+from helpers import ACTION_SPACES, BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     ClippedError,
@@ -79,9 +79,11 @@ def test_clip_range_vf_means_the_pessimistic_one(fast: bool) -> None:
     assert ours.logger.name_to_value["train/clip_range_vf"] == 0.05
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(24)
 @pytest.mark.usefixtures("natively", "each_instruction_set")
-@latin(4, name=LOSSES, space=ACTION_SPACES, separate=[False, True])
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("space", ACTION_SPACES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_both_paths(name: str, space: str, separate: bool, double_precision: Double) -> None:
     updates = SeparateUpdates(value_epochs=3) if separate else None
     model = collected(PPOAdaptiveKL, ACTION_SPACES[space], value_loss=LOSSES[name], updates=updates, vf_coef=0.7)

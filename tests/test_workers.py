@@ -24,7 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights, latin
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -116,7 +116,7 @@ def test_a_worker_that_fails_however_it_was_started(start_method: str, name: str
     fails_by_name(name, place, index, start_method, timeout=20)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("index", range(N_ENVS))
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_environment_that_can_not_be_made(name: str, index: int) -> None:
@@ -354,8 +354,9 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
-@latin(2, name=SPACES, n_workers=[1, 2, 5])
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("n_workers", [1, 2, 5])
+@pytest.mark.parametrize("name", SPACES)
 def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> None:
     env_fns: list[Any] = [lambda: Reports(NoiseEnv(BOX, deepcopy(SPACES[name])))] * 5
     ours = SafeSubprocVecEnv(env_fns, start_method="fork", n_workers=n_workers)

@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs
 
-from helpers import VECTOR, NoiseEnv, latin, named, small
+from helpers import VECTOR, NoiseEnv, named, small
 from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -62,7 +62,9 @@ def errs(name: str, wrap: Any, vec_env: Any) -> tuple[VecEnv, str]:
 
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
-@latin(4, name=ALL, wrapper=WRAPPERS)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", ALL)
 def test_under_wrappers(name: str, wrapper: str) -> None:
     env, quantity = errs(name, WRAPPERS[wrapper], DummyVecEnv)
     with pytest.raises(EnvOutputError) as caught:
@@ -71,7 +73,7 @@ def test_under_wrappers(name: str, wrapper: str) -> None:
     assert "but must be" in str(caught.value) and len(str(caught.value)) < 1000
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 @pytest.mark.parametrize("name", ALL)
 def test_under_wrappers_in_a_worker(name: str) -> None:
@@ -82,7 +84,7 @@ def test_under_wrappers_in_a_worker(name: str) -> None:
     env.close()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", [name for name in ALL if not name.startswith(UNSEEN)])
 def test_in_a_worker_of_sb3(name: str) -> None:
     """It is found in the worker's answer, which contains neither terminated nor truncated."""
