@@ -49,7 +49,7 @@ def test_cards_name_the_score_of_the_gallery() -> None:
 def frames(file: Path) -> list[np.ndarray]:
     with Image.open(file) as image:
         found = []
-        for place in range(image.n_frames):  # type: ignore[attr-defined]
+        for place in range(image.n_frames):
             image.seek(place)
             found.append(np.asarray(image.convert("RGB"), dtype=float))
         return found
