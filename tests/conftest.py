@@ -1,12 +1,11 @@
 """Fixtures and hooks for all tests."""
 
-import importlib.metadata
 import multiprocessing
 import pickle
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,9 +28,6 @@ if METHOD == "forkserver":
 
 # Shells start background jobs with Ctrl-C ignored, and tests that send it to themselves would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Each record of a run asks for this, which reads the files of all installed packages.
-importlib.metadata.packages_distributions = cache(importlib.metadata.packages_distributions)
 
 # Tests that import one of these packages are skipped.
 ABSENT = {name for name in OPTIONAL if find_spec(name) is None}

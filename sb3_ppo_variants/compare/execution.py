@@ -364,17 +364,22 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
+@cache
+def packaged_modules() -> set[str]:
+    """Return the first names of the modules that Python, this package and the installed ones contain."""
+    return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
+
+
 def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "") -> dict[str, str]:
     """Return a digest of each imported module that a run names and that no installed package contains."""
     named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
     entry = gym.registry[env].entry_point if env in gym.registry else None
     texts = (algorithm, objective, entry if isinstance(entry, str) else "")
     paths = {*named, *(text.partition(":")[0].strip() for text in texts)}
-    packaged = packages_distributions().keys() | sys.stdlib_module_names | {__name__.partition(".")[0], ""}
     files = {
         path: getattr(sys.modules.get(path), "__file__", None)
         for path in sorted(paths)
-        if path.partition(".")[0] not in packaged
+        if path.partition(".")[0] not in packaged_modules()
     }
     return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
 
