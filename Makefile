@@ -47,7 +47,9 @@ table1: $(COMPARABLE)  ## Repeat the paper's Table 1 at full length (hours; resu
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py
 
-test: lint types unit  ## Lint, check types, run the quick tests (about ten minutes with the installation)
+# Types are checked beside the tests, some of which wait for other processes.
+test: lint  ## Lint, check types, run the quick tests (about ten minutes with the installation)
+	$(MAKE) --no-print-directory --jobs 2 types unit
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
