@@ -47,9 +47,7 @@ table1: $(COMPARABLE)  ## Repeat the paper's Table 1 at full length (hours; resu
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py
 
-# Types are checked beside the tests, some of which wait for other processes.
-test: lint  ## Lint, check types, run the quick tests (about ten minutes with the installation)
-	$(MAKE) --no-print-directory --jobs 2 types unit
+test: lint types unit  ## Lint, check types, run the quick tests (about ten minutes with the installation)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
