@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from test_fast_rollout import assert_records_the_policy, rolled_out
 from test_fast_update import CASES, assert_same_update, collected
 
@@ -114,6 +115,41 @@ def test_extreme_outputs_stay_finite(distribution: str) -> None:
     actions = model.rollout_buffer.actions
     assert np.isfinite(model.rollout_buffer.log_probs).all() and np.abs(actions).max() <= 1
     assert all(map(ASYMMETRIC.contains, model.policy.unscale_action(actions.reshape(-1, 3))))
+
+
+def actions_by_step(**arguments: Any) -> tuple[Any, list[np.ndarray], list[np.ndarray]]:
+    """Return a model after a rollout, the actions of each step, and what its environments got."""
+    drawn, taken = [], []
+
+    def keep(found: dict[str, Any], _: object) -> bool:
+        drawn.append(found["actions"].copy())
+        taken.append(found["clipped_actions"].copy())
+        return True
+
+    model = small(env=noise_envs(ASYMMETRIC, n_envs=3), fast=True, n_steps=200, batch_size=100, **arguments)
+    model.learn(600, callback=keep)
+    return model, drawn, taken
+
+
+@pytest.mark.parametrize("distribution", ["squashed", "beta"])
+def test_actions_are_scaled_as_by_sb3(distribution: str) -> None:
+    model, drawn, taken = actions_by_step(policy_kwargs=DISTRIBUTIONS[distribution])
+    scaled = BasePolicy.unscale_action(model.policy, np.array(drawn))
+    np.testing.assert_array_equal(np.array(taken), np.clip(scaled, ASYMMETRIC.low, ASYMMETRIC.high))
+
+
+class Cautious(ActorCriticPolicy):
+    """Scales actions to the lower half of their bounds."""
+
+    def unscale_action(self, scaled_action: np.ndarray) -> np.ndarray:
+        return super().unscale_action((scaled_action - 1) / 2)
+
+
+def test_actions_are_scaled_by_a_policy_of_the_user() -> None:
+    _, drawn, taken = actions_by_step(policy_kwargs={"distribution": "beta"}, policy=Cautious)
+    middle = (ASYMMETRIC.low + ASYMMETRIC.high) / 2
+    expected = ASYMMETRIC.low + (np.array(drawn) + 1) / 2 * (middle - ASYMMETRIC.low)
+    np.testing.assert_allclose(np.array(taken), expected, rtol=1e-5, atol=1e-6)
 
 
 class OwnDistribution(BetaDistribution):

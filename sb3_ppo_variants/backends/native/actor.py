@@ -10,6 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
@@ -122,8 +123,9 @@ class NativeActor:
 
     def _scales_in_library(self) -> bool:
         """Return whether the library scales actions from [-1, 1]: not if the policy has its own way to do so."""
-        unscale = getattr(self._policy.unscale_action, "__func__", None)
-        return self._policy.squash_output and unscale is BoxActions.unscale_action
+        policy = self._policy
+        defined = [each for each in (policy, *type(policy).__mro__) if "unscale_action" in vars(each)]
+        return policy.squash_output and defined == [BoxActions, BasePolicy]
 
     def _bounds_of_library(self, scales: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the bounds if the library bounds actions. Bounds of another type would change that of the result."""
