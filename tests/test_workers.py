@@ -496,6 +496,34 @@ def test_shared_memory_has_no_name_that_could_be_left() -> None:
     env.close()
 
 
+class Scheduled(NoiseEnv):
+    """Tells how its process is scheduled."""
+
+    def scheduler(self) -> int:
+        return os.sched_getscheduler(0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_worker_that_wakes_up_does_not_interrupt_the_process_that_wakes_it() -> None:
+    before = os.sched_getscheduler(0)
+    env = SafeSubprocVecEnv([partial(Scheduled, BOX)] * 2, n_workers=2)
+    assert env.env_method("scheduler") == [os.SCHED_BATCH] * 2
+    assert os.sched_getscheduler(0) == before
+    env.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_worker_keeps_the_scheduling_that_its_user_has_chosen() -> None:
+    assert ended(prints_the_scheduler_of_a_worker, os.SCHED_IDLE).stdout == f"[{os.SCHED_IDLE}]\n"
+
+
+def prints_the_scheduler_of_a_worker(chosen: int) -> None:
+    os.sched_setscheduler(0, chosen, os.sched_param(0))
+    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
+    print(env.env_method("scheduler"))
+    env.close()
+
+
 @pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
 def test_a_wrong_number_of_workers(n_workers: Any) -> None:
     with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):

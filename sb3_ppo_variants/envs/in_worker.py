@@ -177,6 +177,7 @@ def work(
     """Answer commands until the last one, ``"close"``, and report errors."""
     parent.close()
     _end_with_parent()
+    _wake_quietly()
     # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
@@ -215,6 +216,12 @@ def _end_with_parent() -> None:
             fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
             fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
             fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _wake_quietly() -> None:
+    """Let this process not interrupt the parent when it wakes up, because the parent still has to wake others."""
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _exit_after(parent: BaseProcess) -> None:
