@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
-from sb3_ppo_variants.rollouts.buffer import observations_at, where_in, with_parameters
+from sb3_ppo_variants.rollouts.buffer import inputs_at, with_parameters
 
 N_STEPS, N_ENVS = 5, 3
 
@@ -32,7 +32,7 @@ def numbered_buffer() -> Any:
 def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
     rows = np.arange(N_STEPS * N_ENVS)
     edges = range(rows_at_once, len(rows), rows_at_once)
-    parts: Any = [observations_at(buffer, where_in(buffer, some)) for some in np.split(rows, edges)]
+    parts: Any = [inputs_at(buffer, some)[0] for some in np.split(rows, edges)]
     return th.cat(parts)
 
 

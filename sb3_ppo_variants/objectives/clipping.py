@@ -9,7 +9,7 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
 from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
-from sb3_ppo_variants.objectives.surrogates import Unclipped
+from sb3_ppo_variants.objectives.surrogates import Unclipped, gradient_of_clip
 from sb3_ppo_variants.stops import RatioDeviation
 
 ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < np.inf)
@@ -49,22 +49,6 @@ class ClipHigher(NativeObjective):
         """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
         return gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range_high)
 
-    def coefficients(self) -> dict[str, float]:
-        """Return both bounds."""
-        return {"clip_range": self.clip_range, "clip_range_high": self.clip_range_high}
-
-
-def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: float | np.ndarray) -> Gradient:
-    """Return the gradient of -E[min(r A, clip(r, low, high) A)].
-
-    :param batch: the minibatch
-    :param low: the lower bound of r, one number or one per sample
-    :param high: the upper bound, likewise
-    """
-    unclipped = batch.advantages * batch.ratio
-    clipped = batch.advantages * np.clip(batch.ratio, low, high)
-    return Gradient(-np.minimum(unclipped, clipped), unclipped * (unclipped <= clipped) / -len(unclipped))
-
 
 @dataclass(frozen=True)
 class DualClip(NativeObjective):
@@ -103,10 +87,6 @@ class DualClip(NativeObjective):
         dropped = (batch.advantages < 0) & (batch.ratio > self.c)
         return Gradient(np.where(dropped, -self.c * batch.advantages, losses), d_log_ratio * ~dropped)
 
-    def coefficients(self) -> dict[str, float]:
-        """Return eps and c."""
-        return {"clip_range": self.clip_range, "c": self.c}
-
 
 @dataclass(frozen=True)
 class CISPO(NativeObjective):
@@ -144,10 +124,6 @@ class CISPO(NativeObjective):
         """d(-clip(r) A log r)/d log r = -clip(r) A, with a constant weight."""
         weighted = -batch.advantages * np.clip(batch.ratio, 1 - self.clip_range_low, 1 + self.clip_range_high)
         return Gradient(weighted * batch.log_ratio, weighted / len(weighted))
-
-    def coefficients(self) -> dict[str, float]:
-        """Return both bounds."""
-        return {"clip_range_low": self.clip_range_low, "clip_range_high": self.clip_range_high}
 
 
 @dataclass(frozen=True)
@@ -190,10 +166,6 @@ class Rollback(NativeObjective):
         slope = np.where(beyond, self.alpha, -1.0).astype(first.dtype)
         return Gradient(-np.where(beyond, second, first), slope * first / len(first))
 
-    def coefficients(self) -> dict[str, float]:
-        """Return eps and alpha."""
-        return {"clip_range": self.clip_range, "alpha": self.alpha}
-
 
 @dataclass(frozen=True)
 class TrulyPPO(NativeObjective):
@@ -234,10 +206,6 @@ class TrulyPPO(NativeObjective):
         weight = self.alpha * ((batch.kl >= self.delta) & (surrogate > batch.advantages)).astype(surrogate.dtype)
         return Gradient(weight * batch.kl - surrogate, -surrogate / n, weight / n)
 
-    def coefficients(self) -> dict[str, float]:
-        """Return delta and alpha."""
-        return {"delta": self.delta, "alpha": self.alpha}
-
 
 @dataclass(frozen=True)
 class ESPO(Unclipped):
@@ -259,7 +227,3 @@ class ESPO(Unclipped):
     def stop(self) -> RatioDeviation:  # type: ignore[override]
         """The rule that ends an update."""
         return RatioDeviation(self.delta)
-
-    def coefficients(self) -> dict[str, float]:
-        """Return delta."""
-        return {"delta": self.delta}

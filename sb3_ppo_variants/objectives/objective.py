@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 import numpy as np
@@ -228,7 +229,7 @@ class ArrayObjective(Objective):
 
 
 class NativeObjective(ArrayObjective):
-    """An objective that the native library computes too, as ``objectives.hpp`` says."""
+    """A dataclass of coefficients whose objective the native library computes too, as ``objectives.hpp`` says."""
 
     term: ClassVar[str]
     """Its constant of the enumeration ``Objectives`` in ``interface.hpp``."""
@@ -240,6 +241,10 @@ class NativeObjective(ArrayObjective):
 
     numbers_per_sample: ClassVar[int] = 0
     """How many numbers its term takes for each sample."""
+
+    def coefficients(self) -> dict[str, float]:
+        """Return the fields that are numbers."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Real)}
 
     def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
         """Return the numbers that its term takes for each sample, shape ``(rows, numbers_per_sample)``.

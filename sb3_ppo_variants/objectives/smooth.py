@@ -44,10 +44,6 @@ class SPO(NativeObjective):
         slope = np.abs(a) / self.clip_range * (r - 1)
         return Gradient(slope / 2 * (r - 1) - r * a, (slope - a) * r / len(r))
 
-    def coefficients(self) -> dict[str, float]:
-        """Return eps."""
-        return {"clip_range": self.clip_range}
-
 
 @dataclass(frozen=True)
 class P3O(NativeObjective):
@@ -87,10 +83,6 @@ class P3O(NativeObjective):
         n = len(losses)
         return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
 
-    def coefficients(self) -> dict[str, float]:
-        """Return tau and beta."""
-        return {"tau": self.tau, "kl_coef": self.kl_coef}
-
 
 @dataclass(frozen=True)
 class SAPO(NativeObjective):
@@ -129,10 +121,6 @@ class SAPO(NativeObjective):
         """d/d log r = -4 s (1 - s) r A with s = sigmoid(tau (r - 1))."""
         tau = np.where(batch.advantages > 0, self.tau_pos, self.tau_neg).astype(batch.advantages.dtype)
         return Gradient(*gradient_of_gate(batch, tau))
-
-    def coefficients(self) -> dict[str, float]:
-        """Return both temperatures."""
-        return {"tau_pos": self.tau_pos, "tau_neg": self.tau_neg}
 
 
 def gradient_of_gate(batch: Batch[np.ndarray], tau: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -193,7 +181,3 @@ class DPO(NativeObjective):
         bounded = np.tanh(np.maximum(moved, 0) / scale)
         losses = np.maximum(moved, 0) - scale * bounded - r * a
         return Gradient(losses, (np.where(better, r, 1) * bounded**2 - r) * a / len(r))
-
-    def coefficients(self) -> dict[str, float]:
-        """Return alpha and beta."""
-        return {"alpha": self.alpha, "beta": self.beta}

@@ -40,16 +40,19 @@ class Clipped(NativeObjective):
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        unclipped = batch.advantages * batch.ratio
-        clipped = np.minimum(np.maximum(batch.ratio, 1 - self.clip_range), 1 + self.clip_range)
-        clipped *= batch.advantages
-        d_log_ratio = unclipped * (unclipped <= clipped)
-        d_log_ratio /= -len(unclipped)
-        return Gradient(-np.minimum(unclipped, clipped), d_log_ratio)
+        return gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range)
 
-    def coefficients(self) -> dict[str, float]:
-        """Return eps."""
-        return {"clip_range": self.clip_range}
+
+def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: float | np.ndarray) -> Gradient:
+    """Return the gradient of -E[min(r A, clip(r, low, high) A)].
+
+    :param batch: the minibatch
+    :param low: the lower bound of r, one number or one per sample
+    :param high: the upper bound, likewise
+    """
+    unclipped = batch.advantages * batch.ratio
+    clipped = batch.advantages * np.clip(batch.ratio, low, high)
+    return Gradient(-np.minimum(unclipped, clipped), unclipped * (unclipped <= clipped) / -len(unclipped))
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.objectives.clipping import gradient_of_clip
 from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
+from sb3_ppo_variants.objectives.surrogates import gradient_of_clip
 
 # Arrays with one row per sample. NumPy's stubs do not know that sums over dimensions are arrays.
 Rows: TypeAlias = Any
@@ -77,10 +77,6 @@ class TRGPPO(NativeObjective):
         line = line_through(rollout.old_parameters, rollout.actions, rollout.old_log_prob)
         least, greatest = range_of_ratio(line, self.delta if self.delta else line.default_delta(self.clip_range))
         return np.stack([np.minimum(least, 1 - self.clip_range), np.maximum(greatest, 1 + self.clip_range)], axis=1)
-
-    def coefficients(self) -> dict[str, float]:
-        """Return eps and, if it is given, delta."""
-        return {"clip_range": self.clip_range, **({} if self.delta is None else {"delta": self.delta})}
 
 
 class Line(NamedTuple):

@@ -26,6 +26,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from sb3_ppo_variants.arguments.checks import KEYS, declared
 from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
@@ -35,9 +36,7 @@ from sb3_ppo_variants.rollouts.buffer import (
     ROWS_AT_ONCE,
     Read,
     Samples,
-    Where,
-    observations_at,
-    where_in,
+    inputs_at,
     with_parameters,
 )
 
@@ -77,10 +76,10 @@ class Evaluated(NamedTuple):
 
 
 class PolicyKind:
-    """Evaluates a policy as SB3's PPO does.
+    """Evaluates a policy as SB3's PPO does, or with masks, as sb3-contrib's MaskablePPO does.
 
     All samples of a minibatch count equally: a kind that pads them leaves out the padding. What the methods call
-    ``more`` is what the policy needs besides observations: ``None`` here, action masks or sequences in other kinds.
+    ``more`` is what the policy needs besides observations: ``None``, action masks or sequences.
 
     :param policy: the policy
     """
@@ -153,7 +152,7 @@ class PolicyKind:
 
     def acting(self, model: OnPolicyAlgorithm) -> "Acting":
         """Begin a rollout of a model in its environments."""
-        return Acting(self)
+        return Acting(self, Masks(model) if self.takes_masks else None)
 
     # Minibatches
 
@@ -161,7 +160,8 @@ class PolicyKind:
         """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
         sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
         old_parameters, rows = getattr(read, "old_parameters", None), getattr(read, "rows", None)
-        return sb3s._replace(old_parameters=old_parameters, rows=rows)
+        masks = read.action_masks if self.takes_masks else None
+        return sb3s._replace(old_parameters=old_parameters, more=masks, rows=rows)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
@@ -192,8 +192,7 @@ class PolicyKind:
         self.check_distribution()
         n_rows = buffer.buffer_size * buffer.n_envs
         for start in range(0, n_rows, ROWS_AT_ONCE):
-            where = where_in(buffer, np.arange(start, min(start + ROWS_AT_ONCE, n_rows)))
-            yield self.distribution(observations_at(buffer, where), self._more_at(buffer, where))
+            yield self.distribution(*inputs_at(buffer, np.arange(start, min(start + ROWS_AT_ONCE, n_rows))))
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
         """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
@@ -209,7 +208,7 @@ class PolicyKind:
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         """Return the distributions of actions."""
-        distribution: Distribution = self.policy.get_distribution(observations)
+        distribution: Distribution = self.policy.get_distribution(observations, **self.masks(more))
         return distribution
 
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
@@ -218,10 +217,11 @@ class PolicyKind:
         return values
 
     def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
-        return self.policy.evaluate_actions(observations, actions)
+        return self.policy.evaluate_actions(observations, actions, **self.masks(more))
 
-    def _more_at(self, buffer: RolloutBuffer, where: Where) -> More:
-        return None
+    def masks(self, more: More) -> Extras:
+        """Return the policy's argument for action masks, which is passed by name, if it takes any."""
+        return {"action_masks": more} if self.takes_masks else NOTHING
 
     # What is known about the policy
 
@@ -265,18 +265,22 @@ class Acting:
     """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients.
 
     :param kind: evaluates the policy
+    :param masks: the masks of the environments; ``None`` if the policy takes none
     """
 
-    def __init__(self, kind: PolicyKind):
-        self._kind = kind
+    def __init__(self, kind: PolicyKind, masks: Masks | None = None):
+        self._kind, self._masks = kind, masks
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         """Draw an action for each environment.
 
         :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
         """
-        actions, values, log_probs = self._kind.policy(observations)
-        return Acted(actions, values, log_probs, self._kind.acted_parameters(observations))
+        masks = None if self._masks is None else self._masks.now()
+        given = self._kind.masks(masks)
+        actions, values, log_probs = self._kind.policy(observations, **given)
+        parameters = self._kind.acted_parameters(observations, masks)
+        return Acted(actions, values, log_probs, parameters, columns=given, seen=given)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         """Return the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""

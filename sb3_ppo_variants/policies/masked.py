@@ -1,10 +1,8 @@
 """Policies with action masks: sb3-contrib's ``MaskableActorCriticPolicy`` and its subclasses."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-import torch as th
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
 from sb3_contrib.common.maskable.policies import (
     MaskableActorCriticCnnPolicy,
@@ -12,18 +10,16 @@ from sb3_contrib.common.maskable.policies import (
     MaskableMultiInputActorCriticPolicy,
 )
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import Masks, check_maskable, choices
+from sb3_ppo_variants.guards.masks import check_maskable, choices
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import HybridActions
-from sb3_ppo_variants.policies.kind import Acted, Acting, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.kind import Extras, PolicyKind
 from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, OfHybridActions
-from sb3_ppo_variants.rollouts.buffer import Read, Samples, Where, with_parameters
+from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
@@ -31,7 +27,7 @@ class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
 
 
 class Masked(PolicyKind):
-    """Evaluates a policy as sb3-contrib's MaskablePPO does. As there, masks are always passed by name."""
+    """Evaluates a policy as sb3-contrib's MaskablePPO does."""
 
     policies: ClassVar[Sequence[type[BasePolicy]]] = (
         MaskableActorCriticPolicy,
@@ -58,39 +54,3 @@ class Masked(PolicyKind):
         if not isinstance(self.policy, HybridActions):
             return super().buffer_arguments(model)
         return {"n_masks": sum(choices(model.action_space) or ())}
-
-    def acting(self, model: OnPolicyAlgorithm) -> Acting:
-        return MaskedActing(self, Masks(model))
-
-    def samples(self, read: Read) -> Samples:
-        return super().samples(read)._replace(more=read.action_masks)
-
-    def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
-        distribution: Distribution = self.policy.get_distribution(observations, action_masks=more)
-        return distribution
-
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
-        return self.policy.evaluate_actions(observations, actions, action_masks=more)
-
-    def _more_at(self, buffer: RolloutBuffer, where: Where) -> np.ndarray:
-        assert isinstance(buffer, MaskableRolloutBuffer | MaskableDictRolloutBuffer)
-        return buffer.action_masks[where]
-
-
-class MaskedActing(Acting):
-    """Acts with the masks that the environments return at each step.
-
-    :param kind: evaluates the policy
-    :param masks: the masks of the environments
-    """
-
-    def __init__(self, kind: Masked, masks: Masks):
-        super().__init__(kind)
-        self._masks = masks
-
-    def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
-        masks = self._masks.now()
-        actions, values, log_probs = self._kind.policy(observations, action_masks=masks)
-        columns = {"action_masks": masks}
-        parameters = self._kind.acted_parameters(observations, masks)
-        return Acted(actions, values, log_probs, parameters, columns, seen=columns)

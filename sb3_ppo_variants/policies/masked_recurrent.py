@@ -21,14 +21,12 @@ from sb3_contrib.common.recurrent.policies import (
 from sb3_contrib.common.recurrent.type_aliases import RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.policies.masked import Masked
 from sb3_ppo_variants.policies.masked_structured import MaskableHybridDistribution
-from sb3_ppo_variants.policies.recurrent import Recurrent, RecurrentActing, States
+from sb3_ppo_variants.policies.recurrent import Recurrent, States
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
@@ -191,6 +189,3 @@ class MaskedRecurrent(Recurrent, Masked):
         MaskableRecurrentMultiInputActorCriticPolicy,
     )
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
-
-    def acting(self, model: OnPolicyAlgorithm) -> RecurrentActing:
-        return RecurrentActing(self, model, Masks(model))

@@ -30,7 +30,7 @@ from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, observations_at, where_in
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 States: TypeAlias = tuple[th.Tensor, ...]
@@ -118,7 +118,7 @@ class Recurrent(PolicyKind):
         return {**super().buffer_arguments(model), "hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
-        return RecurrentActing(self, model)
+        return RecurrentActing(self, model, Masks(model) if self.takes_masks else None)
 
     def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
@@ -186,10 +186,10 @@ class Recurrent(PolicyKind):
             for start, end in pairwise(edges):
                 if of_env[start]:
                     states = tuple(map(th.zeros_like, states))
-                where = where_in(buffer, env_index * len(of_env) + np.arange(start, end))
+                observations, masks = inputs_at(buffer, env_index * len(of_env) + np.arange(start, end))
                 none_begin = th.zeros(end - start, device=states[0].device)
-                steps = Sequences(RNNStates(states, states), none_begin, action_masks=self._more_at(buffer, where))
-                distribution, states = self._distribution_and_states(observations_at(buffer, where), steps)
+                steps = Sequences(RNNStates(states, states), none_begin, action_masks=masks)
+                distribution, states = self._distribution_and_states(observations, steps)
                 yield distribution
 
     def _first_states(self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int) -> States:
@@ -214,9 +214,8 @@ class RecurrentActing(Acting):
     """
 
     def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm, masks: Masks | None = None):
-        super().__init__(kind)
+        super().__init__(kind, masks)
         self._model = model
-        self._masks = masks
         self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:

@@ -133,12 +133,15 @@ def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
     return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
 
 
-def observations_at(buffer: RolloutBuffer, where: Where) -> PyTorchObs:
-    """Return the observations at an index into the buffer's arrays."""
+def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
+    """Return the observations in rows of a rollout, and the action masks, if the buffer has any."""
+    where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
     observations: Any = buffer.observations
     if isinstance(observations, dict):
-        return {key: buffer.to_torch(array[where]) for key, array in observations.items()}
-    return buffer.to_torch(observations[where])
+        observations = {key: buffer.to_torch(array[where]) for key, array in observations.items()}
+    else:
+        observations = buffer.to_torch(observations[where])
+    return observations, None if masks is None else masks[where]
 
 
 class Columns:
