@@ -244,7 +244,7 @@ class NativeObjective(ArrayObjective):
 
     def coefficients(self) -> dict[str, float]:
         """Return the fields that are numbers."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Real)}
+        return {name: float(value) for name, value in vars(self).items() if isinstance(value, Real)}
 
     def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
         """Return the numbers that its term takes for each sample, shape ``(rows, numbers_per_sample)``.
