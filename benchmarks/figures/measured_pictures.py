@@ -73,7 +73,7 @@ def interpolated_penalty(file: Path, data: Path = interpolation.RESULTS) -> None
 def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path = TABLE) -> None:
     """Draw the learning curves of some settings over the seven environments of Table 1."""
     (comparison,) = scores.comparisons(records.unpack(data)[0])
-    shares, curves = scores.normalised_curves(comparison, scores.table(comparison))
+    shares, curves = scores.normalised_curves(comparison)
     steps = shares * comparison.records[0]["steps"]
     names = {row.label: row.name for row in TABLE_1}
     with picture(file, columns=1, height=4.2) as grid:

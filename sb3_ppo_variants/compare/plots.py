@@ -9,7 +9,7 @@ from html import escape
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -24,7 +24,7 @@ from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
-from sb3_ppo_variants.compare.scores import Comparison, random_scores
+from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Band
 
 Color = tuple[float, float, float]
@@ -154,19 +154,17 @@ def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
     save(figure, file)
 
 
-def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
-    """Draw the share of runs above each normalised score, with its intervals."""
-    with drawing(file) as [[axes]]:
-        draw_profiles(axes, scores, labels)
+def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, **layout: Any) -> None:
+    """Draw the share of runs above each normalised score, with its intervals.
 
-
-def draw_profiles(axes: Axes, scores: statistics.Scores, labels: Sequence[str]) -> None:
-    """Draw the profiles of :func:`performance_profiles`."""
+    :param layout: arguments of :func:`drawing`
+    """
     taus, profiles = statistics.profiles(scores)
-    for label, found in profiles.items():
-        draw_band(axes, taus, label, found, looks(labels))
-    axes.set_xlabel("normalised score", fontsize=MEDIUM)
-    axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
+    with drawing(file, **layout) as [[axes]]:
+        for label, found in profiles.items():
+            draw_band(axes, taus, label, found, looks(labels))
+        axes.set_xlabel("normalised score", fontsize=MEDIUM)
+        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
@@ -227,7 +225,7 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
     for label in comparison.labels:
         if (found := mean_curve(comparison, env, label)) is not None:
             draw_band(axes, found[0], label, found[1], looks(comparison.labels))
-    if env in (random := random_scores(comparison)):
+    if env in (random := comparison.random_scores):
         axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
 
 
@@ -316,7 +314,7 @@ def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
         # NaN if the seconds of any run are not known.
         pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
         minutes += (len(figure.data) - len(minutes)) * [(steps * pace / 60).tolist()]
-    if env in (random := random_scores(comparison)):
+    if env in (random := comparison.random_scores):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
     arguments = {name: [{"x": x}, {"xaxis.title.text": name}] for name, x in over.items()}
