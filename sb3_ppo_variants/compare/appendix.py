@@ -15,7 +15,6 @@ from sb3_ppo_variants.compare import plots, statistics, tables
 from sb3_ppo_variants.compare.records import LAST, Values
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Estimate
-from sb3_ppo_variants.saving.atomic import write_atomically
 
 # The width of the text on a page of most conferences and journals, in inches, and the number of pictures beside each
 # other.
@@ -101,22 +100,18 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def write(out: Path, compared: Sequence[Comparison], baseline: str | None) -> list[Path]:
-    """Write ``appendix.tex`` with its references and figures, and ``findings.json``.
+def make(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dict[Path, str]:
+    """Return ``appendix.tex``, its references and ``findings.json``, and draw the figures.
 
     :param out: folder of these files
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO
-    :return: the files without the figures
     """
     out.mkdir(parents=True, exist_ok=True)
     known = [comparison for comparison in compared if not comparison.table.empty]
     text = "\n".join(chapter(comparison, baseline or comparison.baseline, out) for comparison in known)
     found = json.dumps([findings(comparison) for comparison in known], indent=1, ensure_ascii=False)
-    contents = {"appendix.tex": DOCUMENT.replace("CHAPTERS", text), "references.bib": REFERENCES}
-    contents["findings.json"] = f"{found}\n"
-    for name, content in contents.items():
-        write_atomically(out / name, content.encode())
-    return [out / name for name in contents]
+    tex = DOCUMENT.replace("CHAPTERS", text)
+    return {out / "appendix.tex": tex, out / "references.bib": REFERENCES, out / "findings.json": f"{found}\n"}
 
 
 def chapter(comparison: Comparison, baseline: str, out: Path) -> str:

@@ -115,14 +115,14 @@ def write(
             raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
         text, csv = _make(compared, problems, out, baseline)
-        contents = {"report.md": text, "report.html": html(text, out)}
-        contents |= {INTERACTIVE: plots.page(compared), "scores.csv": csv}
-        for name, content in contents.items():
-            write_atomically(out / name, content.encode())
-        more = appendix.write(out / APPENDIX, compared, baseline) if with_appendix else []
+        contents = {out / "report.md": text, out / "report.html": html(text, out)}
+        contents |= {out / INTERACTIVE: plots.page(compared), out / "scores.csv": csv}
+        contents |= appendix.make(out / APPENDIX, compared, baseline) if with_appendix else {}
+        for file, content in contents.items():
+            write_atomically(file, content.encode())
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
-    print(f"Report: {', '.join(map(str, [*(out / name for name in contents), *more]))}")
+    print(f"Report: {', '.join(map(str, contents))}")
 
 
 def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
@@ -262,7 +262,9 @@ class Section:
             return []
         found = scores.arrays(games)
         incomplete = name_incomplete([label for label in games["label"].unique() if label not in found])
-        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *incomplete]
+        shares = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
+        table = tables.markdown(shares.map("{:.3f}".format, na_action="ignore"))
+        blocks = ["### Human-normalised scores", HUMAN, table, *incomplete]
         if games["env"].nunique() > 1 and found:
             means = statistics.means(found)
             blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))

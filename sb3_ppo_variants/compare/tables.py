@@ -119,12 +119,6 @@ def _kl(comparison: Comparison, label: str) -> str | None:
     return None
 
 
-def shares_of_humans(games: pd.DataFrame) -> str:
-    """Return a table of the mean human-normalised score of each setting in each game."""
-    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
-    return markdown(cells.map("{:.3f}".format, na_action="ignore"))
-
-
 def speed(frame: pd.DataFrame) -> str:
     """Return a table of the steps per second and the times of each setting, as means over its runs."""
     # Runs that were recorded elsewhere may have no times.
