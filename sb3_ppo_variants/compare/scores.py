@@ -77,7 +77,7 @@ class Comparison:
         """What was changed in the protocol, or else the protocol, or else the name."""
         return self.conditions.get("switched") or self.conditions.get("protocol") or self.name
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """The labels of the settings: those of the paper in its order, then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
@@ -97,7 +97,7 @@ class Comparison:
         """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
-    @property
+    @cached_property
     def envs(self) -> list[str]:
         """The environments."""
         return sorted({record["env"] for record in self.records})

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc, stdtrit
@@ -94,22 +95,15 @@ class Difference:
 Differences = Mapping[tuple[str, str], Difference]
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings."""
+class Ranked(NamedTuple):
+    """A setting, those that it is better and worse than beyond noise, and its ranks, from the best possible one."""
 
     label: str
     value: Estimate
     seeds: int
     better: list[str]
     worse: list[str]
-    settings: int
-
-    @property
-    def ranks(self) -> str:
-        """The range from the best to the worst rank that the setting may have."""
-        best, worst = 1 + len(self.worse), self.settings - len(self.better)
-        return str(best) if best == worst else f"{best} to {worst}"
+    ranks: str
 
 
 def are_enough(seeds: int, envs: int) -> bool:
@@ -153,11 +147,7 @@ def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
 
 def means(scores: Scores) -> dict[str, Estimate]:
     """Return the mean normalised score of each setting."""
-    return {label: _estimate(own.mean(), interval(own)) for label, own in scores.items()}
-
-
-def _estimate(value: float, ends: Ends) -> Estimate:
-    return Estimate(float(value), *map(float, ends))
+    return {label: Estimate(own.mean(), *interval(own)) for label, own in scores.items()}
 
 
 def interquartile_means(scores: Scores) -> dict[str, float]:
@@ -177,8 +167,8 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
         value = scores[one].mean() - scores[other].mean()
         low, high = interval(scores[one], scores[other])
         corrected = p.get((one, other), np.nan)
-        compared[one, other] = Difference(_estimate(value, (low, high)), corrected)
-        compared[other, one] = Difference(_estimate(-value, (-high, -low)), corrected)
+        compared[one, other] = Difference(Estimate(value, low, high), corrected)
+        compared[other, one] = Difference(Estimate(-value, -high, -low), corrected)
     return compared
 
 
@@ -190,7 +180,9 @@ def rank(scores: Scores, compared: Differences) -> list[Ranked]:
         pairs = {other: compared[label, other] for other in ours if other != label}
         apart = {other: found.estimate.value for other, found in pairs.items() if found.is_beyond_noise}
         better, worse = [n for n, by in apart.items() if by > 0], [n for n, by in apart.items() if by < 0]
-        ranked.append(Ranked(label, value, len(scores[label]), better, worse, len(ours)))
+        first, last = 1 + len(worse), len(ours) - len(better)
+        ranks = str(first) if first == last else f"{first} to {last}"
+        ranked.append(Ranked(label, value, len(scores[label]), better, worse, ranks))
     return ranked
 
 
