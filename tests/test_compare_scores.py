@@ -195,10 +195,10 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     (comparison,) = scores.comparisons(runs)
     found = plots.mean_curve(comparison, "A-v0", "ppo_clip")
     assert found is not None
-    steps, band = found
+    steps, band, _ = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
     # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
-    assert band.mean[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+    assert band.value[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
 
 
 def test_runs_that_are_over_leave_the_mean() -> None:
@@ -211,9 +211,9 @@ def test_runs_that_are_over_leave_the_mean() -> None:
     (comparison,) = scores.comparisons(runs)
     found = plots.mean_curve(comparison, "A-v0", "CleanRL")
     assert found is not None
-    steps, band = found
+    steps, band, _ = found
     assert steps.tolist() == list(range(20, 101)) and band.low.shape == band.high.shape == (81,)
-    assert band.mean.tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
+    assert band.value.tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
 
 
 def test_a_curve_without_a_point_is_left_out() -> None:

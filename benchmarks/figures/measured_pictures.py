@@ -80,7 +80,7 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
         axes = grid[0, 0]
         for label, color in zip(labels, colors, strict=True):
             found = statistics.band(curves[label])
-            axes.plot(steps, found.mean, color=color, label=names[label])
+            axes.plot(steps, found.value, color=color, label=names[label])
             axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
         axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")

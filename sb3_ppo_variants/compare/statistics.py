@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc, stdtrit
@@ -43,37 +43,19 @@ SAMPLES = 9_999
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% confidence interval, whose ends are NaN if there is none."""
+    """A number with its 95% confidence interval, whose ends are NaN if there is none, or arrays of them for a curve."""
 
-    value: float
-    low: float
-    high: float
+    value: Any
+    low: Any
+    high: Any
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is an interval."""
-        return not math.isnan(self.low)
+        """Whether there is an interval, at any point of a curve."""
+        return not np.isnan(self.low).all()
 
     def __str__(self) -> str:
         return f"{self.value:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if self.is_certain else "")
-
-
-@dataclass(frozen=True)
-class Band:
-    """A curve of shape ``(points,)`` with its 95% confidence intervals, whose ends are NaN where there is none.
-
-    :param seeds: the curve of each seed, shape ``(seeds, points)``; empty if the mean is not over seeds
-    """
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    seeds: np.ndarray
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether there is an interval at any point."""
-        return not np.isnan(self.low).all()
 
 
 @dataclass(frozen=True)
@@ -216,7 +198,7 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
     return bool(-margin < low and high < margin)
 
 
-def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
+def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Estimate]]:
     """Return thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
 
     A setting's profile is the share of its runs with a score above each threshold.
@@ -226,13 +208,13 @@ def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
     bands = {}
     for label, own in scores.items():
         share = (own[..., None] > taus).mean(axis=(0, 1))
-        bands[label] = Band(share, *share_interval(share, *own.shape), seeds=np.empty((0, len(taus))))
+        bands[label] = Estimate(share, *share_interval(share, *own.shape))
     return taus, bands
 
 
-def band(curves: np.ndarray) -> Band:
+def band(curves: np.ndarray) -> Estimate:
     """Return the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
-    return Band(curves.mean(axis=(0, 1)), *interval(curves), seeds=curves.mean(axis=1))
+    return Estimate(curves.mean(axis=(0, 1)), *interval(curves))
 
 
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
