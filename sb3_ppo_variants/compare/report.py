@@ -189,12 +189,10 @@ class Section:
         failed = ["### Failed runs", *tables.failures(comparison.failed)] if comparison.failed else []
         if comparison.table.empty:
             return [title, *summary, *failed]
-        return [
-            *(title, *self._overview(), *summary, *self._normalised(), *self._human()),
-            *("### Final scores", FINAL, tables.markdown(tables.score_cells(comparison))),
-            *(*self._curves(), *self._training(), *self._hyperparameters()),
-            *("### Speed", tables.speed(comparison.table), *failed),
-        ]
+        compared = [*self._overview(), *summary, *self._normalised(), *self._human()]
+        final = ["### Final scores", FINAL, tables.markdown(tables.score_cells(comparison)), *self._curves()]
+        described = [*self._training(), *self._hyperparameters(), "### Speed", tables.speed(comparison.table)]
+        return [title, *compared, *final, *described, *failed]
 
     def _draw(self, text: str, name: str, draw: Callable[..., None], *arguments: object) -> str:
         return image(text, self.pictures / f"{self.comparison.name}-{name}.png", draw, *arguments)
