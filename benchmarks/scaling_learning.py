@@ -82,7 +82,7 @@ def draw(learned: dict[str, Any], file: Path) -> None:
     look = looks(list(curves))
     with drawing(file) as [[axes]]:
         for label in curves:
-            draw_band(axes, steps, label, over_seeds(means[label][:, None]), look)
+            draw_band(axes, steps, label, over_seeds(means[label][:, None]), look, means[label])
         axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM)
         axes.set_ylabel("mean return of 100 episodes", fontsize=MEDIUM)
         axes.set_title(learned["env"])

@@ -56,7 +56,7 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLE
 def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
     """Return the verdict on the scores of some settings."""
     order = statistics.rank(arrays, statistics.differences(arrays))
-    return tables.verdict(order, next(iter(arrays.values())).shape[1], incomplete)
+    return tables.verdict(order, next(iter(arrays.values())).shape[1], bool(incomplete))
 
 
 def write(folder: Path, found: list[records.Record]) -> None:

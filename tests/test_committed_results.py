@@ -63,7 +63,7 @@ def matrices(name: str) -> dict[str, pd.DataFrame]:
     found, problems = records.unpack(ROOT / "results" / f"{name}.jsonl.gz")
     assert not problems
     (comparison,) = scores.comparisons(found)
-    return scores.matrices(scores.table(comparison))
+    return scores.matrices(comparison.table)
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -335,7 +335,7 @@ def test_the_page_says_where_the_same_learning_is_shown() -> None:
     found, _ = records.unpack(ROOT / "results" / "same-learning.jsonl.gz")
     same = {}
     for comparison in scores.comparisons(found):
-        own, other = (matrix.to_numpy() for matrix in scores.matrices(scores.table(comparison)).values())
+        own, other = (matrix.to_numpy() for matrix in scores.matrices(comparison.table).values())
         (env,) = comparison.envs
         same[env] = statistics.are_equivalent(own, other)
         assert not any(each.is_beyond_noise for each in statistics.differences({"own": own, "other": other}).values())
@@ -385,7 +385,7 @@ def test_the_pages_name_the_settings_that_are_equivalent() -> None:
     same = {}
     for name in ("masked", "recurrent"):
         for comparison in scores.comparisons(records.unpack(ROOT / "results" / f"{name}.jsonl.gz")[0]):
-            found = {label: each.to_numpy() for label, each in scores.matrices(scores.table(comparison)).items()}
+            found = {label: each.to_numpy() for label, each in scores.matrices(comparison.table).items()}
             baseline = next(label for label in found if label.startswith("contrib"))
             (env,) = comparison.envs
             same[env.split(":")[1]] = [

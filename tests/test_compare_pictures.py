@@ -77,7 +77,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
     with plots.drawing(Path("unused.png")) as [[axes]]:
-        plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]))
+        plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]), curves.mean(axis=1))
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
     runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]

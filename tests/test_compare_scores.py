@@ -6,7 +6,6 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record
 
@@ -19,13 +18,13 @@ from sb3_ppo_variants.compare.tables import summary
 from sb3_ppo_variants.recipes.training import Episodes
 
 
-def table_of(found: list[records.Record]) -> pd.DataFrame:
+def comparison_of(found: list[records.Record]) -> scores.Comparison:
     (comparison,) = scores.comparisons(found)
-    return scores.table(comparison)
+    return comparison
 
 
 def test_normalised_scores() -> None:
-    frame = table_of(RECORDS)
+    frame = comparison_of(RECORDS).table
     found = frame.groupby(["label", "env"])["normalised"].apply(list).to_dict()
     assert found == {
         ("sb3_ppo", "A-v0"): [0.5, 1.0],
@@ -38,21 +37,21 @@ def test_normalised_scores() -> None:
 
 def test_nothing_is_scaled_without_a_better_run_or_a_random_policy() -> None:
     worse = [record(RANDOM, "A-v0", 0, 10), record("ppo_clip", "A-v0", 0, 5), record("ppo_clip", "B-v0", 0, 5)]
-    assert table_of(worse)["normalised"].isna().all()
+    assert comparison_of(worse).table["normalised"].isna().all()
 
 
 def test_only_seeds_with_a_run_everywhere_count() -> None:
     missing = [each for each in RECORDS if (each["label"], each["env"], each["seed"]) != ("ppo_clip", "B-v0", 0)]
-    found, incomplete = scores.arrays(table_of(missing))
-    assert incomplete == []
-    np.testing.assert_allclose(found["ppo_clip"], [[0.25, -0.25]])
-    assert found["sb3_ppo"].shape == (2, 2)
+    found = comparison_of(missing)
+    assert found.incomplete == []
+    np.testing.assert_allclose(found.arrays["ppo_clip"], [[0.25, -0.25]])
+    assert found.arrays["sb3_ppo"].shape == (2, 2)
     without = [each for each in RECORDS if (each["label"], each["env"]) != ("ppo_clip", "B-v0")]
-    assert scores.arrays(table_of(without))[1] == ["ppo_clip"]
+    assert comparison_of(without).incomplete == ["ppo_clip"]
 
 
 def test_aggregates() -> None:
-    arrays, _ = scores.arrays(table_of(RECORDS))
+    arrays = comparison_of(RECORDS).arrays
     assert statistics.means(arrays)["sb3_ppo"].value == 0.75
     # The middle two of -0.25, 0.25, 0.75, 0.75.
     assert statistics.interquartile_means(arrays)["ppo_clip"] == 0.5
@@ -157,8 +156,8 @@ def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
     (comparison,) = scores.comparisons([*trained, *(record(RANDOM, env, 0, 0) for env in own)])
     old, new = ({r["label"] for r in comparison.records if (r["seed"] > 0) == later} for later in (False, True))
     assert len(old) == len(new) == 1 and old != new
-    found, incomplete = scores.arrays(scores.table(comparison))
-    assert {label: matrix.shape for label, matrix in found.items()} == {new.pop(): (2, 3)} and incomplete == [*old]
+    shapes = {label: matrix.shape for label, matrix in comparison.arrays.items()}
+    assert shapes == {new.pop(): (2, 3)} and comparison.incomplete == [*old]
 
 
 def test_several_random_policies_are_noted() -> None:
@@ -167,7 +166,7 @@ def test_several_random_policies_are_noted() -> None:
     found, problems = records.merge([*first, again])
     name = scores.comparisons(found)[0].name
     assert problems == [f"the random policy has different scores in A-v0 ({name}): 10, which is used, and 20"]
-    assert scores.random_scores(scores.comparisons(found)[0]) == {"A-v0": 10, "B-v0": -50}
+    assert scores.comparisons(found)[0].random_scores == {"A-v0": 10, "B-v0": -50}
 
 
 def test_settings_look_different() -> None:
@@ -196,10 +195,10 @@ def test_a_curve_goes_on_where_no_episode_ended() -> None:
     (comparison,) = scores.comparisons(runs)
     found = plots.mean_curve(comparison, "A-v0", "ppo_clip")
     assert found is not None
-    steps, band = found
+    steps, band, _ = found
     assert steps.tolist() == pytest.approx(list(range(2, 101)))
     # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
-    assert band.mean[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+    assert band.value[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
 
 
 def test_runs_that_are_over_leave_the_mean() -> None:
@@ -212,9 +211,9 @@ def test_runs_that_are_over_leave_the_mean() -> None:
     (comparison,) = scores.comparisons(runs)
     found = plots.mean_curve(comparison, "A-v0", "CleanRL")
     assert found is not None
-    steps, band = found
+    steps, band, _ = found
     assert steps.tolist() == list(range(20, 101)) and band.low.shape == band.high.shape == (81,)
-    assert band.mean.tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
+    assert band.value.tolist() == [3.0] * 21 + [1.0] * 9 + [3.0] * 51
 
 
 def test_a_curve_without_a_point_is_left_out() -> None:
@@ -233,11 +232,10 @@ def test_minutes_are_those_of_the_environment() -> None:
 
 def test_normalised_curves_end_at_the_normalised_scores() -> None:
     (comparison,) = scores.comparisons(RECORDS)
-    frame = scores.table(comparison)
-    shares, found = scores.normalised_curves(comparison, frame)
+    shares, found = scores.normalised_curves(comparison)
     # The first episode of these runs ends halfway through the steps.
     assert shares[0] == 0.5 and shares[-1] == 1.0
-    for label, matrix in scores.matrices(frame).items():
+    for label, matrix in comparison.arrays.items():
         np.testing.assert_allclose(found[label][..., -1], matrix)
 
 

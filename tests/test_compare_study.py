@@ -194,6 +194,6 @@ def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:
 def test_only_reacher_is_below_the_random_policy_at_full_length() -> None:
     found, _ = records.unpack(ROOT / "results" / "table1-text.jsonl.gz")
     (comparison,) = scores.comparisons(found)
-    of_none = scores.table(comparison).query("label == 'ppo_unclipped'").groupby("env")["normalised"].mean()
+    of_none = comparison.table.query("label == 'ppo_unclipped'").groupby("env")["normalised"].mean()
     assert of_none.index[of_none < 0].tolist() == ["Reacher-v5"]
     assert f"`text` gives {of_none.mean():.2f}, and only Reacher" in summary()

@@ -173,7 +173,7 @@ def test_the_scores_on_cartpole() -> None:
     found, problems = records.unpack(ROOT / "results" / "objectives-cartpole.jsonl.gz")
     assert not problems
     (comparison,) = scores.comparisons(found)
-    by_setting = scores.table(comparison).sort_values("seed").groupby("label")["score"].apply(list).to_dict()
+    by_setting = comparison.table.sort_values("seed").groupby("label")["score"].apply(list).to_dict()
     assert len(by_setting) == 20 and all(len(values) == 3 for values in by_setting.values())
     rows = re.findall(r"^\| `(\w+)` \| (\d+), (\d+), (\d+) \| ", section("Measured", PAGES / "index.md"), re.MULTILINE)
     learns = {label for label, values in by_setting.items() if min(values) >= 475}

@@ -73,14 +73,14 @@ def interpolated_penalty(file: Path, data: Path = interpolation.RESULTS) -> None
 def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path = TABLE) -> None:
     """Draw the learning curves of some settings over the seven environments of Table 1."""
     (comparison,) = scores.comparisons(records.unpack(data)[0])
-    shares, curves = scores.normalised_curves(comparison, scores.table(comparison))
+    shares, curves = scores.normalised_curves(comparison)
     steps = shares * comparison.records[0]["steps"]
     names = {row.label: row.name for row in TABLE_1}
     with picture(file, columns=1, height=4.2) as grid:
         axes = grid[0, 0]
         for label, color in zip(labels, colors, strict=True):
             found = statistics.band(curves[label])
-            axes.plot(steps, found.mean, color=color, label=names[label])
+            axes.plot(steps, found.value, color=color, label=names[label])
             axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
         axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")

@@ -7,16 +7,14 @@ Its parts can be copied one by one; they need the packages adjustbox, array, boo
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from sb3_ppo_variants.compare import plots, scores, statistics, tables
+from sb3_ppo_variants.compare import plots, statistics, tables
 from sb3_ppo_variants.compare.records import LAST, Values
 from sb3_ppo_variants.compare.scores import Comparison
-from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Differences, Estimate, Scores
-from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Estimate
 
 # The width of the text on a page of most conferences and journals, in inches, and the number of pictures beside each
 # other.
@@ -102,158 +100,132 @@ SPECIAL = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Chapter:
-    """The part of the appendix on one comparison.
-
-    :param frame: its scores, as ``scores.table`` returns them, at least one
-    :param arrays: the normalised scores that count, by setting
-    :param differences: how their means differ
-    :param baseline: label of the setting that the others are compared with, if it has scores
-    """
-
-    comparison: Comparison
-    frame: pd.DataFrame
-    arrays: Scores
-    differences: Differences
-    baseline: str
-
-    def text(self, out: Path) -> str:
-        """Return the chapter as LaTeX, and draw its figures into a folder."""
-        title = escape(f"{self.comparison.title} ({self.comparison.name})")
-        blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", self._methods(), "\\subsection{Results}"]
-        if self.arrays:
-            blocks += self._means()
-        cells = tables.score_cells(self.comparison, self.frame).rename_axis("setting").reset_index()
-        blocks += [tabular(cells, FINAL), *self._figures(out)]
-        if self.comparison.own.records:
-            shared, different = tables.divide_hyperparameters(self.comparison.own)
-            blocks += ["\\subsection{Hyperparameters}", tabular(shared, "Values that all settings share.")]
-            blocks += [tabular(different, "Values in which settings differ.")] if len(different) else []
-        return "\n\n".join(blocks) + "\n"
-
-    def _methods(self) -> str:
-        """Return a paragraph about the runs and the statistics, with citations."""
-        comparison, frame = self.comparison, self.frame
-        seeds = frame.groupby("label")["seed"].nunique()
-        several = str(seeds.min()) if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
-        steps = " or ".join(f"{number:,}" for number in sorted(frame["timesteps"].unique()))
-        versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
-        sentences = [
-            TRAINED.format(
-                settings=tables.count(comparison.labels, "setting"),
-                envs=tables.count(comparison.envs, "environment"),
-                seeds=several,
-                steps=steps,
-                versions=f" ({escape(', '.join(sorted(versions)))})" if versions else "",
-            )
-        ]
-        pairs = math.comb(len(self.arrays), 2)
-        if pairs:
-            sentences.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
-        return "\n".join(sentences)
-
-    def _means(self) -> list[str]:
-        """Return the tables about means over environments."""
-        rows = [
-            {
-                "setting": each.label,
-                "seeds": each.seeds,
-                "mean": each.value,
-                "rank": each.ranks,
-                "better than": ", ".join(each.better),
-            }
-            for each in statistics.rank(self.arrays, self.differences)
-        ]
-        blocks = [tabular(pd.DataFrame(rows), MEANS)]
-        if self.baseline in self.arrays and len(self.arrays) > 1:
-            compared = tables.against(self.arrays, self.differences, self.baseline)
-            blocks.append(tabular(compared.rename_axis("setting").reset_index(), AGAINST.format(escape(self.baseline))))
-        if power := self._power():
-            rows = [{"seeds": seeds, "difference": f"{least:.2f}"} for seeds, least in power.items()]
-            blocks.append(tabular(pd.DataFrame(rows), DETECTED))
-        return blocks
-
-    def _power(self) -> dict[int, float]:
-        """Return the smallest difference that each number of seeds can tell, without those that can tell none."""
-        found = {seeds: statistics.detectable_difference(self.arrays, seeds) for seeds in SEEDS} if self.arrays else {}
-        return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
-
-    def _figures(self, out: Path) -> list[str]:
-        """Draw the learning curves and the performance profiles, and return what includes them."""
-        names = {"curves": CURVES}
-        self._draw_curves(out / f"{self.comparison.name}-curves.png")
-        if self.arrays:
-            names["profiles"] = PROFILES
-            with plots.drawing(out / f"{self.comparison.name}-profiles.png", size=(WIDTH, 3), below=True) as [[axes]]:
-                plots.draw_profiles(axes, self.arrays, self.comparison.labels)
-        return [FIGURE.format(f"{self.comparison.name}-{name}.pdf", said) for name, said in names.items()]
-
-    def _draw_curves(self, file: Path) -> None:
-        """Draw the learning curves in all environments at the width of a page."""
-        envs = self.comparison.envs
-        columns = min(COLUMNS, len(envs))
-        rows = math.ceil(len(envs) / columns)
-        with plots.drawing(file, rows, columns, (WIDTH, 0.5 + 1.6 * rows), below=True) as grid:
-            for axes in grid.ravel()[len(envs) :]:
-                axes.set_visible(False)
-            for axes, env in zip(grid.ravel(), envs, strict=False):
-                plots.draw_curves(axes, self.comparison, env)
-                axes.set_title(env, fontsize=plots.SMALL)
-                axes.tick_params(labelsize=plots.SMALL - 2)
-                axes.ticklabel_format(axis="x", scilimits=(0, 0))
-
-    def findings(self) -> Values:
-        """Return the scores and what the tests say about them, as JSON-serialisable values."""
-        runs = self.frame.astype(object).where(self.frame.notna(), None)
-        settings = {
-            each.label: {
-                "mean": spread(each.value),
-                "seeds": each.seeds,
-                "rank": each.ranks,
-                "better_than": each.better,
-                "worse_than": each.worse,
-            }
-            for each in statistics.rank(self.arrays, self.differences)
-        }
-        pairs = [
-            {
-                "setting": label,
-                "other": other,
-                "difference": spread(found.estimate),
-                "p": None if math.isnan(found.p) else found.p,
-                "probability_of_improvement": spread(
-                    statistics.probability_of_improvement(self.arrays[label], self.arrays[other])
-                ),
-                "equivalent": statistics.are_equivalent(self.arrays[label], self.arrays[other]),
-            }
-            for (label, other), found in self.differences.items()
-        ]
-        return {
-            "title": self.comparison.title,
-            "conditions": self.comparison.conditions,
-            "random_policy": scores.random_scores(self.comparison),
-            "runs": runs.to_dict("records"),
-            "settings": settings,
-            "pairs": pairs,
-            "detectable_difference": self._power(),
-        }
-
-
-def write(out: Path, chapters: Sequence[Chapter]) -> list[Path]:
-    """Write ``appendix.tex`` with its references and figures, and ``findings.json``.
+def make(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dict[Path, str]:
+    """Return ``appendix.tex``, its references and ``findings.json``, and draw the figures.
 
     :param out: folder of these files
-    :return: the files without the figures
+    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO
     """
     out.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(chapter.text(out) for chapter in chapters)
-    findings = json.dumps([chapter.findings() for chapter in chapters], indent=1, ensure_ascii=False)
-    contents = {"appendix.tex": DOCUMENT.replace("CHAPTERS", text), "references.bib": REFERENCES}
-    contents["findings.json"] = f"{findings}\n"
-    for name, content in contents.items():
-        write_atomically(out / name, content.encode())
-    return [out / name for name in contents]
+    known = [comparison for comparison in compared if not comparison.table.empty]
+    text = "\n".join(chapter(comparison, baseline or comparison.baseline, out) for comparison in known)
+    found = json.dumps([findings(comparison) for comparison in known], indent=1, ensure_ascii=False)
+    tex = DOCUMENT.replace("CHAPTERS", text)
+    return {out / "appendix.tex": tex, out / "references.bib": REFERENCES, out / "findings.json": f"{found}\n"}
+
+
+def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
+    """Return the part on a comparison as LaTeX, and draw its figures into a folder."""
+    title = escape(f"{comparison.title} ({comparison.name})")
+    blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", _methods(comparison), "\\subsection{Results}"]
+    if comparison.arrays:
+        blocks += _means(comparison, baseline)
+    cells = tables.score_cells(comparison).rename_axis("setting").reset_index()
+    blocks += [tabular(cells, FINAL), *_figures(comparison, out)]
+    if comparison.own.records:
+        shared, different = tables.divide_hyperparameters(comparison.own)
+        blocks += ["\\subsection{Hyperparameters}", tabular(shared, "Values that all settings share.")]
+        blocks += [tabular(different, "Values in which settings differ.")] if len(different) else []
+    return "\n\n".join(blocks) + "\n"
+
+
+def _methods(comparison: Comparison) -> str:
+    """Return a paragraph about the runs and the statistics, with citations."""
+    frame = comparison.table
+    seeds = frame.groupby("label")["seed"].nunique()
+    versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
+    trained = TRAINED.format(
+        settings=tables.count(comparison.labels, "setting"),
+        envs=tables.count(comparison.envs, "environment"),
+        seeds=" to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
+        steps=" or ".join(f"{number:,}" for number in sorted(frame["timesteps"].unique())),
+        versions=f" ({escape(', '.join(sorted(versions)))})" if versions else "",
+    )
+    pairs = math.comb(len(comparison.arrays), 2)
+    tested = TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair")
+    return f"{trained}\n{tested}" if pairs else trained
+
+
+def _means(comparison: Comparison, baseline: str) -> list[str]:
+    """Return the tables about means over environments."""
+    rows = [(each.label, each.seeds, each.value, each.ranks, ", ".join(each.better)) for each in comparison.ranking]
+    means = pd.DataFrame(rows, columns=["setting", "seeds", "mean", "rank", "better than"])
+    blocks = [tabular(means, MEANS)]
+    compared = tables.against(comparison, baseline)
+    if len(compared):
+        blocks.append(tabular(compared.rename_axis("setting").reset_index(), AGAINST.format(escape(baseline))))
+    if power := _power(comparison):
+        rounded = [(seeds, f"{least:.2f}") for seeds, least in power.items()]
+        blocks.append(tabular(pd.DataFrame(rounded, columns=["seeds", "difference"]), DETECTED))
+    return blocks
+
+
+def _power(comparison: Comparison) -> dict[int, float]:
+    """Return the smallest difference that each number of seeds can tell, without those that can tell none."""
+    arrays = comparison.arrays
+    found = {seeds: statistics.detectable_difference(arrays, seeds) for seeds in SEEDS} if arrays else {}
+    return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
+
+
+def _figures(comparison: Comparison, out: Path) -> list[str]:
+    """Draw the learning curves and the performance profiles, and return what includes them."""
+    names = {"curves": CURVES}
+    _draw_curves(comparison, out / f"{comparison.name}-curves.png")
+    if comparison.arrays:
+        names["profiles"] = PROFILES
+        file = out / f"{comparison.name}-profiles.png"
+        plots.performance_profiles(comparison.arrays, comparison.labels, file, size=(WIDTH, 3), below=True)
+    return [FIGURE.format(f"{comparison.name}-{name}.pdf", said) for name, said in names.items()]
+
+
+def _draw_curves(comparison: Comparison, file: Path) -> None:
+    """Draw the learning curves in all environments at the width of a page."""
+    envs = comparison.envs
+    columns = min(COLUMNS, len(envs))
+    rows = math.ceil(len(envs) / columns)
+    with plots.drawing(file, rows, columns, (WIDTH, 0.5 + 1.6 * rows), below=True) as grid:
+        for axes in grid.ravel()[len(envs) :]:
+            axes.set_visible(False)
+        for axes, env in zip(grid.ravel(), envs, strict=False):
+            plots.draw_curves(axes, comparison, env)
+            axes.set_title(env, fontsize=plots.SMALL)
+            axes.tick_params(labelsize=plots.SMALL - 2)
+            axes.ticklabel_format(axis="x", scilimits=(0, 0))
+
+
+def findings(comparison: Comparison) -> Values:
+    """Return the scores and what the tests say about them, as JSON-serialisable values."""
+    frame, arrays = comparison.table, comparison.arrays
+    settings = {
+        each.label: {
+            "mean": spread(each.value),
+            "seeds": each.seeds,
+            "rank": each.ranks,
+            "better_than": each.better,
+            "worse_than": each.worse,
+        }
+        for each in comparison.ranking
+    }
+    pairs = [
+        {
+            "setting": label,
+            "other": other,
+            "difference": spread(found.estimate),
+            "p": None if math.isnan(found.p) else found.p,
+            "probability_of_improvement": spread(statistics.probability_of_improvement(arrays[label], arrays[other])),
+            "equivalent": statistics.are_equivalent(arrays[label], arrays[other]),
+        }
+        for (label, other), found in comparison.differences.items()
+    ]
+    return {
+        "title": comparison.title,
+        "conditions": comparison.conditions,
+        "random_policy": comparison.random_scores,
+        "runs": frame.astype(object).where(frame.notna(), None).to_dict("records"),
+        "settings": settings,
+        "pairs": pairs,
+        "detectable_difference": _power(comparison),
+    }
 
 
 def spread(estimate: Estimate) -> Values:

@@ -57,13 +57,15 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
     """
     waiting = {run.name: run for run in runs}
     while waiting:
-        begun: list[Run] = []
+        rest = iter(tuple(waiting.values()))
         try:
-            for record in pool.records(_note(tuple(waiting.values()), begun), work):
+            for record in pool.records(rest, work):
                 del waiting[record["name"]]
                 yield record
         except pool.lost:
-            suspects = [run for run in begun if run.name in waiting]
+            # The runs that have not begun are still in the iterator.
+            not_begun = {run.name for run in rest}
+            suspects = [run for run in waiting.values() if run.name not in not_begun]
             if not suspects:
                 raise
             for run in suspects:
@@ -73,12 +75,6 @@ def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None,
                 except pool.lost as error:
                     twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
                     yield make_record(run, "failed", {"error": twice})
-
-
-def _note(runs: Iterable[Run], begun: list[Run]) -> Iterator[Run]:
-    for run in runs:
-        begun.append(run)
-        yield run
 
 
 @contextmanager

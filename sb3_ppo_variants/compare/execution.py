@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
@@ -111,8 +111,7 @@ class State(Episodes):
         if known:
             self._logged.append({"step": self.num_timesteps, **known})
 
-    def _on_training_end(self) -> None:
-        self._on_rollout_start()
+    _on_training_end = _on_rollout_start
 
     def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
         """Return the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
@@ -376,27 +375,20 @@ def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "
     entry = gym.registry[env].entry_point if env in gym.registry else None
     texts = (algorithm, objective, entry if isinstance(entry, str) else "")
     paths = {*named, *(text.partition(":")[0].strip() for text in texts)}
-    files = {
-        path: getattr(sys.modules.get(path), "__file__", None)
-        for path in sorted(paths)
-        if path.partition(".")[0] not in packaged_modules()
-    }
+    own = [path for path in sorted(paths) if path.partition(".")[0] not in packaged_modules()]
+    files = {path: getattr(sys.modules.get(path), "__file__", None) for path in own}
     return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
 
 
 @cache
 def commit() -> str | None:
     """Return the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
-    file = Path(__file__)
+    git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     try:
-        _git("ls-files", "--error-unmatch", file.name, folder=file.parent)  # Fails in another project's repository.
-        return _git("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*", folder=file.parent)
+        git(["git", "ls-files", "--error-unmatch", Path(__file__).name])  # Fails in another project's repository.
+        return git(["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _git(*arguments: str, folder: Path) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def circumstances(*packages: str) -> Values:

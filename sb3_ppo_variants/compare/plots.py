@@ -9,7 +9,7 @@ from html import escape
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -24,8 +24,8 @@ from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
-from sb3_ppo_variants.compare.scores import Comparison, random_scores
-from sb3_ppo_variants.compare.statistics import Band
+from sb3_ppo_variants.compare.scores import Comparison
+from sb3_ppo_variants.compare.statistics import Estimate
 
 Color = tuple[float, float, float]
 Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
@@ -120,14 +120,16 @@ def label_grid(grid: np.ndarray, titles: Sequence[str], x: str) -> None:
         column[-1].set_xlabel(x, fontsize=SMALL)
 
 
-def draw_band(axes: Axes, x: np.ndarray, label: str, found: Band, look: Mapping[str, Look]) -> None:
+def draw_band(
+    axes: Axes, x: np.ndarray, label: str, found: Estimate, look: Mapping[str, Look], seeds: np.ndarray | tuple[()] = ()
+) -> None:
     """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
     color, line = look[label]
-    axes.plot(x, found.mean, color=color, linestyle=line, label=plain(label))
+    axes.plot(x, found.value, color=color, linestyle=line, label=plain(label))
     if found.is_certain:
         axes.fill_between(x, found.low, found.high, color=color, alpha=0.15, linewidth=0)
-    elif len(found.seeds) > 1:
-        axes.plot(x, found.seeds.T, color=color, linestyle=line, linewidth=0.5, alpha=0.6)
+    elif len(seeds) > 1:
+        axes.plot(x, np.transpose(seeds), color=color, linestyle=line, linewidth=0.5, alpha=0.6)
     axes.grid(alpha=0.3)
     seaborn.despine(ax=axes)
 
@@ -154,19 +156,17 @@ def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
     save(figure, file)
 
 
-def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
-    """Draw the share of runs above each normalised score, with its intervals."""
-    with drawing(file) as [[axes]]:
-        draw_profiles(axes, scores, labels)
+def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, **layout: Any) -> None:
+    """Draw the share of runs above each normalised score, with its intervals.
 
-
-def draw_profiles(axes: Axes, scores: statistics.Scores, labels: Sequence[str]) -> None:
-    """Draw the profiles of :func:`performance_profiles`."""
+    :param layout: arguments of :func:`drawing`
+    """
     taus, profiles = statistics.profiles(scores)
-    for label, found in profiles.items():
-        draw_band(axes, taus, label, found, looks(labels))
-    axes.set_xlabel("normalised score", fontsize=MEDIUM)
-    axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
+    with drawing(file, **layout) as [[axes]]:
+        for label, found in profiles.items():
+            draw_band(axes, taus, label, found, looks(labels))
+        axes.set_xlabel("normalised score", fontsize=MEDIUM)
+        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
 def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
@@ -188,8 +188,8 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
     save(figure, file)
 
 
-def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Band] | None:
-    """Return the steps and the mean curve of a setting in an environment, where every run has an episode.
+def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Estimate, np.ndarray] | None:
+    """Return the steps, the mean curve and the seeds' curves in an environment, where every run has an episode.
 
     Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
     """
@@ -209,8 +209,8 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
     parts = [running.loc[:, runs == number].dropna() for number in sorted(set(runs), reverse=True)]
     # The runs are the seeds of a single environment.
     found = [statistics.band(part.to_numpy()[:, None]) for part in parts]
-    mean, low, high = (np.concatenate(part) for part in zip(*((f.mean, f.low, f.high) for f in found), strict=True))
-    return steps, Band(mean, low, high, seeds=running.to_numpy())
+    ends = (np.concatenate([getattr(each, name) for each in found]) for name in ("value", "low", "high"))
+    return steps, Estimate(*ends), running.to_numpy()
 
 
 def curves(comparison: Comparison, env: str, file: Path) -> None:
@@ -226,8 +226,9 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
     """Draw the curves of :func:`curves`."""
     for label in comparison.labels:
         if (found := mean_curve(comparison, env, label)) is not None:
-            draw_band(axes, found[0], label, found[1], looks(comparison.labels))
-    if env in (random := random_scores(comparison)):
+            steps, mean, seeds = found
+            draw_band(axes, steps, label, mean, looks(comparison.labels), seeds)
+    if env in (random := comparison.random_scores):
         axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
 
 
@@ -236,11 +237,11 @@ def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, n
     look = looks(comparison.labels)
     with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
         for label, of_setting in found.items():
-            mean = statistics.band(of_setting)
+            mean, seeds = statistics.band(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
-            draw_band(by_steps, 100 * shares, label, mean, look)
-            draw_band(by_time, shares * seconds / 60, label, mean, look)
+            draw_band(by_steps, 100 * shares, label, mean, look, seeds)
+            draw_band(by_time, shares * seconds / 60, label, mean, look, seeds)
         by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
         by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
         by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
@@ -300,23 +301,23 @@ def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
     for label, (color, line) in looks(comparison.labels).items():
         if (found := mean_curve(comparison, env, label)) is None:
             continue
-        steps, band = found
+        steps, band, seeds = found
         look = {"color": to_hex(color), "dash": DASHES[line]}
         # Plotly takes tags for markup, but knows no entities for quotes.
         name = "<br>".join(escape(line, quote=False) for line in wrap(label, WIDEST))
-        figure.add_scatter(x=steps, y=band.mean, name=name, legendgroup=label, mode="lines", line=look)
+        figure.add_scatter(x=steps, y=band.value, name=name, legendgroup=label, mode="lines", line=look)
         if band.is_certain:
             fill = f"rgba{(*(round(255 * part) for part in color), 0.15)}"
             figure.add_scatter(x=steps, y=band.low, legendgroup=label, **INVISIBLE)
             figure.add_scatter(x=steps, y=band.high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
         else:
-            for seed in band.seeds:
+            for seed in seeds:
                 figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
         runs = pd.DataFrame(comparison.runs(label, env), columns=["wall_seconds", "steps"], dtype=float)
         # NaN if the seconds of any run are not known.
         pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
         minutes += (len(figure.data) - len(minutes)) * [(steps * pace / 60).tolist()]
-    if env in (random := random_scores(comparison)):
+    if env in (random := comparison.random_scores):
         figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
     over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
     arguments = {name: [{"x": x}, {"xaxis.title.text": name}] for name, x in over.items()}

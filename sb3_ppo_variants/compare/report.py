@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -113,20 +114,18 @@ def write(
             known = ", ".join(sorted(labels))
             raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
-        sections = [Section(comparison, out / PICTURES, baseline) for comparison in compared]
-        text, csv = _make(sections, problems, out)
-        contents = {"report.md": text, "report.html": html(text, out)}
-        contents |= {INTERACTIVE: plots.page(compared), "scores.csv": csv}
-        for name, content in contents.items():
-            write_atomically(out / name, content.encode())
-        chapters = [section.chapter() for section in sections if not section.frame.empty]
-        more = appendix.write(out / APPENDIX, chapters) if with_appendix else []
+        text, csv = _make(compared, problems, out, baseline)
+        contents = {out / "report.md": text, out / "report.html": html(text, out)}
+        contents |= {out / INTERACTIVE: plots.page(compared), out / "scores.csv": csv}
+        contents |= appendix.make(out / APPENDIX, compared, baseline) if with_appendix else {}
+        for file, content in contents.items():
+            write_atomically(file, content.encode())
     except OSError as error:
         raise SystemExit(f"the report could not be written: {error}") from error
-    print(f"Report: {', '.join(map(str, [*(out / name for name in contents), *more]))}")
+    print(f"Report: {', '.join(map(str, contents))}")
 
 
-def _make(sections: Sequence["Section"], problems: Sequence[str], out: Path) -> tuple[str, str]:
+def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
     """Return the report in Markdown and the table of scores as CSV, and draw the pictures."""
     blocks, frames = ["# Comparison"], []
     if running := _count_running(out):
@@ -134,16 +133,16 @@ def _make(sections: Sequence["Section"], problems: Sequence[str], out: Path) -> 
         blocks.append(f"{now} not in this report.")
     if problems:
         blocks.append("\n".join(f"- {problem}" for problem in problems))
-    outcomes = study.outcomes([section.comparison for section in sections])
+    outcomes = study.outcomes(compared)
     # A study has runs under several of its conditions.
     if len(outcomes) > 1:
         file = out / PICTURES / f"{study.STUDY}.png"
         picture = image("Scores under each of the conditions", file, study.draw, outcomes)
         blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes), picture]
         blocks += [study.PICTURED, ACROSS, *tables.across([outcome.comparison for outcome in outcomes])]
-    for section in sections:
-        frames.append(section.frame.assign(comparison=section.comparison.name))
-        blocks += section.blocks()
+    for comparison in compared:
+        frames.append(comparison.table.assign(comparison=comparison.name))
+        blocks += Section(comparison, out / PICTURES, baseline).blocks()
     if not frames:
         blocks.append("There are no records yet.")
     return "\n\n".join(blocks) + "\n", pd.concat(frames).to_csv(index=False) if frames else ""
@@ -170,6 +169,7 @@ def _count_running(out: Path) -> int:
         return len(read_states(out / STATES))
 
 
+@dataclass(frozen=True)
 class Section:
     """The section on a comparison, as blocks of Markdown, with its pictures.
 
@@ -177,96 +177,77 @@ class Section:
     :param baseline: label of the setting that the others are compared with, if the command names one
     """
 
-    def __init__(self, comparison: Comparison, pictures: Path, baseline: str | None):
-        self.comparison, self.pictures, self.baseline = comparison, pictures, baseline
-        self.frame = scores.table(comparison)
-        # The normalised scores that count, and the labels of settings that have runs, but none that count.
-        self.arrays, self.incomplete = scores.arrays(self.frame)
-        self.differences = statistics.differences(self.arrays)
+    comparison: Comparison
+    pictures: Path
+    baseline: str | None
 
     def blocks(self) -> list[str]:
         """Return the section, and draw its pictures."""
-        comparison, own = self.comparison, self.comparison.own
-        blocks = [f"## {comparison.title} ({comparison.name})"]
-        if not self.frame.empty:
-            blocks += self._overview()
-        blocks += [tables.summary(own), *tables.mention_added(comparison)]
-        if not self.frame.empty:
-            blocks += [*self._normalised(), *self._human()]
-            blocks += ["### Final scores", FINAL, tables.final_scores(comparison, self.frame), *self._curves()]
-            if any(plots.list_quantities(comparison)):
-                logged = self._draw("What the updates logged", "training", plots.training, comparison)
-                blocks += ["### Training", TRAINING, logged]
-            # While there are only added runs, there are no hyperparameters.
-            if own.records:
-                blocks += ["### Hyperparameters", *tables.hyperparameters(own)]
-                command = tables.command(own)
-                blocks += [] if command is None else ["### Command", f"```sh\n{command}\n```"]
-            blocks += ["### Speed", tables.speed(self.frame)]
-        if comparison.failed:
-            blocks += ["### Failed runs", *tables.failures(comparison.failed)]
-        return blocks
-
-    def chapter(self) -> appendix.Chapter:
-        """Return the same for a paper."""
-        baseline = self.baseline or self.comparison.baseline
-        return appendix.Chapter(self.comparison, self.frame, self.arrays, self.differences, baseline)
+        comparison = self.comparison
+        title = f"## {comparison.title} ({comparison.name})"
+        summary = [tables.summary(comparison.own), *tables.mention_added(comparison)]
+        failed = ["### Failed runs", *tables.failures(comparison.failed)] if comparison.failed else []
+        if comparison.table.empty:
+            return [title, *summary, *failed]
+        compared = [*self._overview(), *summary, *self._normalised(), *self._human()]
+        final = ["### Final scores", FINAL, tables.markdown(tables.score_cells(comparison)), *self._curves()]
+        described = [*self._training(), *self._hyperparameters(), "### Speed", tables.speed(comparison.table)]
+        return [title, *compared, *final, *described, *failed]
 
     def _draw(self, text: str, name: str, draw: Callable[..., None], *arguments: object) -> str:
         return image(text, self.pictures / f"{self.comparison.name}-{name}.png", draw, *arguments)
 
     def _overview(self) -> list[str]:
         """Return what a reader should see first: the verdict, and a table with scores, speed and KL."""
-        if not self.arrays:
-            return [tables.overview(self.comparison, self.frame, [], {}), OVERVIEW]
-        envs = next(iter(self.arrays.values())).shape[1]
-        ranking = statistics.rank(self.arrays, self.differences)
-        iqm = statistics.interquartile_means(self.arrays) if envs >= statistics.FEWEST_FOR_IQM else {}
-        said = tables.verdict(ranking, envs, self.incomplete)
-        return [said, tables.overview(self.comparison, self.frame, ranking, iqm), OVERVIEW, tables.NOISE]
+        comparison, table = self.comparison, tables.overview(self.comparison)
+        if not comparison.arrays:
+            return [table, OVERVIEW]
+        envs = scores.scaled_envs(comparison.table)
+        said = tables.verdict(comparison.ranking, len(envs), bool(comparison.incomplete))
+        return [said, table, OVERVIEW, tables.NOISE]
 
     def _normalised(self) -> list[str]:
-        others = [] if self.comparison.scaling == self.comparison.labels else [OWN_PROTOCOL]
+        comparison = self.comparison
+        others = [] if comparison.scaling == comparison.labels else [OWN_PROTOCOL]
         blocks = ["### Normalised scores", NORMALISED, *others]
-        if left_out := scores.unscaled_envs(self.frame):
-            envs = ", ".join(left_out)
-            blocks.append(f"Without {envs}, where no run beats the random policy, or the random policy has no score.")
-        if left_out == self.comparison.envs:
-            return blocks
-        blocks += name_incomplete(self.incomplete)
-        if not self.arrays:
-            return blocks
-        blocks += self._against(self.baseline or self.comparison.baseline)
-        if self.baseline is not None and self.baseline not in self.arrays:
-            blocks.append(f"Without {escape(self.baseline)} here, nothing is compared with it.")
-        return [*blocks, *self._paper(), *self._pictures()]
+        scaled = scores.scaled_envs(comparison.table)
+        if left_out := ", ".join(env for env in comparison.envs if env not in scaled):
+            where = "where no run beats the random policy, or the random policy has no score"
+            blocks.append(f"Without {left_out}, {where}.")
+        if scaled:
+            blocks += name_incomplete(comparison.incomplete)
+        return [*blocks, *self._against(), *self._paper(), *self._pictures()] if comparison.arrays else blocks
 
-    def _against(self, baseline: str) -> list[str]:
-        """Return a table that compares the other settings with one, which is empty if this has no scores."""
-        if baseline not in self.arrays or len(self.arrays) == 1:
-            return []
-        seeds = count(range(len(self.arrays[baseline])), "seed")
-        table = tables.markdown(tables.against(self.arrays, self.differences, baseline))
-        return [f"Against {escape(baseline)} ({seeds}): {AGAINST}", table]
+    def _against(self) -> list[str]:
+        """Return a table that compares the other settings with one, if there are any."""
+        baseline = self.baseline or self.comparison.baseline
+        compared = tables.against(self.comparison, baseline)
+        if len(compared):
+            seeds = count(self.comparison.arrays[baseline], "seed")
+            return [f"Against {escape(baseline)} ({seeds}): {AGAINST}", tables.markdown(compared)]
+        if self.baseline is not None and self.baseline not in self.comparison.arrays:
+            return [f"Without {escape(self.baseline)} here, nothing is compared with it."]
+        return []
 
     def _paper(self) -> list[str]:
         """Return the comparison with the paper, which is empty if this is not its Table 1."""
-        in_paper = any(row.label in self.comparison.labels for row in TABLE_1)
-        if self.comparison.applied["preset"] != "paper-table1" or not in_paper:
+        comparison = self.comparison
+        in_paper = any(row.label in comparison.labels for row in TABLE_1)
+        if comparison.applied["preset"] != "paper-table1" or not in_paper:
             return []
-        means = statistics.means(self.arrays)
-        names, signs = tables.orders(means, self.differences)
-        agreement = tables.compare_with_paper(means, self.differences, self.incomplete)
+        means = statistics.means(comparison.arrays)
+        names, signs = tables.orders(means, comparison.differences)
+        agreement = tables.compare_with_paper(means, comparison.differences, comparison.incomplete)
         blocks = ["#### Comparison with the paper's Table 1", *agreement]
         if signs.any():
             blocks += [ORDERS, self._draw("Which pairs are in the paper's order", "orders", plots.orders, names, signs)]
         return blocks
 
     def _pictures(self) -> list[str]:
-        labels = self.comparison.labels
-        means = self._draw("Mean normalised scores", "aggregates", plots.aggregates, self.arrays, labels)
-        profiles = self._draw("Performance profiles", "profiles", plots.performance_profiles, self.arrays, labels)
-        shares, curves = scores.normalised_curves(self.comparison, self.frame)
+        arrays, labels = self.comparison.arrays, self.comparison.labels
+        means = self._draw("Mean normalised scores", "aggregates", plots.aggregates, arrays, labels)
+        profiles = self._draw("Performance profiles", "profiles", plots.performance_profiles, arrays, labels)
+        shares, curves = scores.normalised_curves(self.comparison)
         if not len(shares):
             return [means, AGGREGATES, profiles]
         curve = self._draw("Sample efficiency", "efficiency", plots.efficiency, self.comparison, shares, curves)
@@ -274,11 +255,14 @@ class Section:
 
     def _human(self) -> list[str]:
         """Return the section on human-normalised scores, which is empty if there are no Atari games."""
-        games = scores.normalise_by_humans(self.frame)
+        games = scores.normalise_by_humans(self.comparison.table)
         if games.empty:
             return []
-        found, incomplete = scores.arrays(games)
-        blocks = ["### Human-normalised scores", HUMAN, tables.shares_of_humans(games), *name_incomplete(incomplete)]
+        found = scores.arrays(games)
+        incomplete = name_incomplete([label for label in games["label"].unique() if label not in found])
+        shares = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
+        table = tables.markdown(shares.map("{:.3f}".format, na_action="ignore"))
+        blocks = ["### Human-normalised scores", HUMAN, table, *incomplete]
         if games["env"].nunique() > 1 and found:
             means = statistics.means(found)
             blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))
@@ -294,6 +278,21 @@ class Section:
             unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
             blocks.append(self._draw(f"Learning curves in {env}", unique, plots.curves, self.comparison, env))
         return blocks
+
+    def _training(self) -> list[str]:
+        if not plots.list_quantities(self.comparison):
+            return []
+        drawn = self._draw("What the updates logged", "training", plots.training, self.comparison)
+        return ["### Training", TRAINING, drawn]
+
+    def _hyperparameters(self) -> list[str]:
+        """Return the hyperparameters and the command, which are not known while there are only added runs."""
+        own = self.comparison.own
+        if not own.records:
+            return []
+        blocks = ["### Hyperparameters", *tables.hyperparameters(own)]
+        command = tables.command(own)
+        return blocks if command is None else [*blocks, "### Command", f"```sh\n{command}\n```"]
 
 
 def name_incomplete(labels: Iterable[str]) -> list[str]:

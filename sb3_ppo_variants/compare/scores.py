@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
 from sb3_ppo_variants.compare.plan import TABLE_1
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, Values, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
+from sb3_ppo_variants.compare.statistics import Differences, Ranked, differences, rank
 
 # The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
 # at most 30 minutes of play, from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", as
@@ -75,7 +77,7 @@ class Comparison:
         """What was changed in the protocol, or else the protocol, or else the name."""
         return self.conditions.get("switched") or self.conditions.get("protocol") or self.name
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """The labels of the settings: those of the paper in its order, then the others."""
         return sorted({record["label"] for record in self.records}, key=order)
@@ -85,7 +87,7 @@ class Comparison:
         """The labels of the settings whose best run has the score 1: those without a protocol of their own."""
         return [label for label in self.labels if own_protocol(label) is None] or self.labels
 
-    @property
+    @cached_property
     def own(self) -> "Comparison":
         """The comparison without the runs that were recorded elsewhere."""
         return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
@@ -95,10 +97,54 @@ class Comparison:
         """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
-    @property
+    @cached_property
     def envs(self) -> list[str]:
         """The environments."""
         return sorted({record["env"] for record in self.records})
+
+    @property
+    def random_scores(self) -> dict[str, float]:
+        """The score of the random policy in each environment where it was measured, the first one of several."""
+        return {record["env"]: record["score"] for record in reversed(self.random) if record["score"] is not None}
+
+    @property
+    def best_scores(self) -> dict[str, float]:
+        """The score of the best run in each environment, of the settings that set the scale."""
+        frame = pd.DataFrame(self.records, columns=["label", "env", "score"]).dropna()
+        best: dict[str, float] = frame[frame["label"].isin(self.scaling)].groupby("env")["score"].max().to_dict()
+        return best
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A table with a row for each finished training run. A score without an episode, or a scale, is NaN."""
+        columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
+        frame = pd.DataFrame(self.records, columns=columns)
+        frame["score"] = frame["score"].astype(float)
+        frame["episodes"] = [len(record["last_returns"]) for record in self.records]
+        frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
+        frame["normalised"] = normalise(frame, self.random_scores, self.best_scores)
+        frame["order"] = frame["label"].map(order)
+        return frame.sort_values(["order", "env", "seed"], ignore_index=True).drop(columns="order")
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The normalised scores that count, by setting."""
+        return arrays(self.table)
+
+    @property
+    def incomplete(self) -> list[str]:
+        """The settings that have runs, but none that count."""
+        return [label for label in self.labels if label not in self.arrays]
+
+    @cached_property
+    def differences(self) -> Differences:
+        """How the means of each pair of settings differ, in both orders."""
+        return differences(self.arrays)
+
+    @property
+    def ranking(self) -> list[Ranked]:
+        """The settings in order of their mean scores."""
+        return rank(self.arrays, self.differences)
 
     def runs(self, label: str, env: str | None = None) -> list[Record]:
         """Return the records of a setting, in one environment or in all."""
@@ -152,30 +198,6 @@ def _tell_apart(records: list[Record]) -> list[Record]:
     return found
 
 
-def table(comparison: Comparison) -> pd.DataFrame:
-    """Return a table with a row for each finished training run. A score without an episode, or a scale, is NaN."""
-    columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
-    frame = pd.DataFrame(comparison.records, columns=columns)
-    frame["score"] = frame["score"].astype(float)
-    frame["episodes"] = [len(record["last_returns"]) for record in comparison.records]
-    frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
-    frame["normalised"] = normalise(frame, random_scores(comparison), best_scores(comparison))
-    frame["order"] = frame["label"].map(order)
-    return frame.sort_values(["order", "env", "seed"], ignore_index=True).drop(columns="order")
-
-
-def random_scores(comparison: Comparison) -> dict[str, float]:
-    """Return the score of the random policy in each environment where it was measured, the first one of several."""
-    return {record["env"]: record["score"] for record in reversed(comparison.random) if record["score"] is not None}
-
-
-def best_scores(comparison: Comparison) -> dict[str, float]:
-    """Return the score of the best run in each environment, of the settings that set the scale."""
-    frame = pd.DataFrame(comparison.records, columns=["label", "env", "score"]).dropna()
-    best: dict[str, float] = frame[frame["label"].isin(comparison.scaling)].groupby("env")["score"].max().to_dict()
-    return best
-
-
 def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, float]) -> pd.Series:
     """Shift and scale scores in each environment so that the random policy has 0 and the best run 1.
 
@@ -186,17 +208,17 @@ def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, flo
     return (frame["score"] - low) / span.where(span > 0)
 
 
-def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def normalised_curves(comparison: Comparison) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the share of the steps at each point, and the curves of each setting, scaled like its scores.
 
     They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added runs
     are left out, because their numbers of steps may differ.
     """
-    random, best = pd.Series(random_scores(comparison)), pd.Series(best_scores(comparison))
+    random, best = pd.Series(comparison.random_scores), pd.Series(comparison.best_scores)
     own = comparison.own.labels
     runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.records}
     found = {}
-    for label, matrix in matrices(frame).items():
+    for label, matrix in matrices(comparison.table).items():
         if label in own:
             curves = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
             low, high = (of_envs[matrix.columns].to_numpy()[:, None] for of_envs in (random, best))
@@ -207,14 +229,14 @@ def normalised_curves(comparison: Comparison, frame: pd.DataFrame) -> tuple[np.n
     return shares[whole], {label: array[..., whole] for label, array in found.items()}
 
 
-def unscaled_envs(frame: pd.DataFrame) -> list[str]:
-    """Return the environments without normalised scores."""
-    return sorted(set(frame["env"]) - set(frame["env"][frame["normalised"].notna()]))
+def scaled_envs(frame: pd.DataFrame) -> list[str]:
+    """Return the environments with normalised scores."""
+    return sorted(set(frame["env"][frame["normalised"].notna()]))
 
 
 def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the normalised scores of each setting, for the seeds with a run in every environment that has some."""
-    envs = sorted(set(frame["env"]) - set(unscaled_envs(frame)))
+    envs = scaled_envs(frame)
     pivoted = {
         label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
         for label, rows in frame.groupby("label", sort=False)
@@ -222,10 +244,9 @@ def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {label: matrix for label, matrix in pivoted.items() if not matrix.empty}
 
 
-def arrays(frame: pd.DataFrame) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the :func:`matrices` as arrays, and the settings without any."""
-    found = {label: matrix.to_numpy() for label, matrix in matrices(frame).items()}
-    return found, [label for label in frame["label"].unique() if label not in found]
+def arrays(frame: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return the :func:`matrices` as arrays."""
+    return {label: matrix.to_numpy() for label, matrix in matrices(frame).items()}
 
 
 def game_of(env: str) -> str | None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc, stdtrit
@@ -42,37 +43,19 @@ SAMPLES = 9_999
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% confidence interval, whose ends are NaN if there is none."""
+    """A number with its 95% confidence interval, whose ends are NaN if there is none, or arrays of them for a curve."""
 
-    value: float
-    low: float
-    high: float
+    value: Any
+    low: Any
+    high: Any
 
     @property
     def is_certain(self) -> bool:
-        """Whether there is an interval."""
-        return not math.isnan(self.low)
+        """Whether there is an interval, at any point of a curve."""
+        return not np.isnan(self.low).all()
 
     def __str__(self) -> str:
         return f"{self.value:.2f}" + (f" ({self.low:.2f} to {self.high:.2f})" if self.is_certain else "")
-
-
-@dataclass(frozen=True)
-class Band:
-    """A curve of shape ``(points,)`` with its 95% confidence intervals, whose ends are NaN where there is none.
-
-    :param seeds: the curve of each seed, shape ``(seeds, points)``; empty if the mean is not over seeds
-    """
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    seeds: np.ndarray
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether there is an interval at any point."""
-        return not np.isnan(self.low).all()
 
 
 @dataclass(frozen=True)
@@ -94,22 +77,15 @@ class Difference:
 Differences = Mapping[tuple[str, str], Difference]
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A setting, the settings that it is better and worse than beyond noise, and the number of all settings."""
+class Ranked(NamedTuple):
+    """A setting, those that it is better and worse than beyond noise, and its ranks, from the best possible one."""
 
     label: str
     value: Estimate
     seeds: int
     better: list[str]
     worse: list[str]
-    settings: int
-
-    @property
-    def ranks(self) -> str:
-        """The range from the best to the worst rank that the setting may have."""
-        best, worst = 1 + len(self.worse), self.settings - len(self.better)
-        return str(best) if best == worst else f"{best} to {worst}"
+    ranks: str
 
 
 def are_enough(seeds: int, envs: int) -> bool:
@@ -153,11 +129,7 @@ def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
 
 def means(scores: Scores) -> dict[str, Estimate]:
     """Return the mean normalised score of each setting."""
-    return {label: _estimate(own.mean(), interval(own)) for label, own in scores.items()}
-
-
-def _estimate(value: float, ends: Ends) -> Estimate:
-    return Estimate(float(value), *map(float, ends))
+    return {label: Estimate(own.mean(), *interval(own)) for label, own in scores.items()}
 
 
 def interquartile_means(scores: Scores) -> dict[str, float]:
@@ -177,8 +149,8 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
         value = scores[one].mean() - scores[other].mean()
         low, high = interval(scores[one], scores[other])
         corrected = p.get((one, other), np.nan)
-        compared[one, other] = Difference(_estimate(value, (low, high)), corrected)
-        compared[other, one] = Difference(_estimate(-value, (-high, -low)), corrected)
+        compared[one, other] = Difference(Estimate(value, low, high), corrected)
+        compared[other, one] = Difference(Estimate(-value, -high, -low), corrected)
     return compared
 
 
@@ -190,7 +162,9 @@ def rank(scores: Scores, compared: Differences) -> list[Ranked]:
         pairs = {other: compared[label, other] for other in ours if other != label}
         apart = {other: found.estimate.value for other, found in pairs.items() if found.is_beyond_noise}
         better, worse = [n for n, by in apart.items() if by > 0], [n for n, by in apart.items() if by < 0]
-        ranked.append(Ranked(label, value, len(scores[label]), better, worse, len(ours)))
+        first, last = 1 + len(worse), len(ours) - len(better)
+        ranks = str(first) if first == last else f"{first} to {last}"
+        ranked.append(Ranked(label, value, len(scores[label]), better, worse, ranks))
     return ranked
 
 
@@ -224,7 +198,7 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
     return bool(-margin < low and high < margin)
 
 
-def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
+def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Estimate]]:
     """Return thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
 
     A setting's profile is the share of its runs with a score above each threshold.
@@ -234,13 +208,13 @@ def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Band]]:
     bands = {}
     for label, own in scores.items():
         share = (own[..., None] > taus).mean(axis=(0, 1))
-        bands[label] = Band(share, *share_interval(share, *own.shape), seeds=np.empty((0, len(taus))))
+        bands[label] = Estimate(share, *share_interval(share, *own.shape))
     return taus, bands
 
 
-def band(curves: np.ndarray) -> Band:
+def band(curves: np.ndarray) -> Estimate:
     """Return the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
-    return Band(curves.mean(axis=(0, 1)), *interval(curves), seeds=curves.mean(axis=1))
+    return Estimate(curves.mean(axis=(0, 1)), *interval(curves))
 
 
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:

@@ -46,7 +46,7 @@ class Outcome:
     comparison: Comparison
     # Mean normalised scores by setting, in the environments where all settings have one under all of the conditions.
     scores: pd.DataFrame
-    # The normalised scores of all runs, as ``scores.table`` returns them.
+    # The normalised scores of all runs, as in ``Comparison.table``.
     runs: pd.DataFrame
 
     @property
@@ -66,7 +66,7 @@ class Outcome:
         of_settings = self.runs[self.runs["label"].isin(LABELS) & self.runs["env"].isin(self.scores.index)]
         return ", ".join(
             f"{SHORT[one]} > {SHORT[other]}"
-            for (one, other), difference in differences(scores.arrays(of_settings)[0]).items()
+            for (one, other), difference in differences(scores.arrays(of_settings)).items()
             if difference.is_beyond_noise and difference.estimate.value > 0
         )
 
@@ -88,11 +88,8 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
     by_conditions = {digest(each.conditions): each for each in comparisons if each.records}
     studied = [digest(each.description()) for each in PRESET.studied]
     found = [by_conditions[each] for each in studied if each in by_conditions]
-    best = pd.DataFrame(map(scores.best_scores, found)).max().to_dict()
-    runs = [
-        frame.assign(normalised=scores.normalise(frame, scores.random_scores(comparison), best))
-        for comparison, frame in zip(found, map(scores.table, found), strict=True)
-    ]
+    best = pd.DataFrame(each.best_scores for each in found).max().to_dict()
+    runs = [each.table.assign(normalised=scores.normalise(each.table, each.random_scores, best)) for each in found]
     means = [frame.pivot_table("normalised", "env", "label").reindex(columns=LABELS).dropna() for frame in runs]
     envs = [set(of_settings.index) for of_settings in means if len(of_settings)]
     shared = set.intersection(*envs) if envs else set()
@@ -158,7 +155,7 @@ def _draw_panel(axes: Axes, comparison: Comparison, base: Comparison | None, env
             axes.plot(np.mean(values), place, "o", color=color, markersize=6)
         if base is not None and (reference := _scores(base, env, label)):
             axes.plot([np.mean(reference)] * 2, [place - 0.4, place + 0.4], color="0.6", linewidth=1.5, zorder=1)
-    if env in (random := scores.random_scores(comparison)):
+    if env in (random := comparison.random_scores):
         axes.axvline(random[env], color="0.7", linewidth=1, linestyle="dashed", zorder=0)
     if env not in comparison.envs:
         axes.annotate("no run yet", (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", fontsize=SMALL)

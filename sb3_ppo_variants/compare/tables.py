@@ -15,16 +15,17 @@ from scipy.stats import kendalltau
 
 from sb3_ppo_variants.compare.plan import BEST, NONE, PRESETS, TABLE_1, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.scores import Comparison, find, order, random_scores
+from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
 from sb3_ppo_variants.compare.settings import own_protocol, parse, switch
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
+    FEWEST_FOR_IQM,
     MARGIN,
     Differences,
     Estimate,
     Ranked,
-    Scores,
     are_equivalent,
+    interquartile_means,
     probability_of_improvement,
     samples_for,
     seeds_needed,
@@ -67,15 +68,10 @@ def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
     return str(filled.to_markdown(index=index is not None, disable_numparse=True))
 
 
-def final_scores(comparison: Comparison, frame: pd.DataFrame) -> str:
-    """Return a table of the mean score of each setting in each environment, with the standard deviation over seeds."""
-    return markdown(score_cells(comparison, frame))
-
-
-def score_cells(comparison: Comparison, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the text of each cell of :func:`final_scores`, by setting and environment."""
-    cells = frame.groupby(["label", "env"])["score"].apply(_mean).unstack()
-    cells.loc[RANDOM] = pd.Series(random_scores(comparison), dtype=float).map(_number)
+def score_cells(comparison: Comparison) -> pd.DataFrame:
+    """Return the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
+    cells = comparison.table.groupby(["label", "env"])["score"].apply(_mean).unstack()
+    cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(_number)
     return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
 
 
@@ -92,18 +88,15 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     return blocks
 
 
-def overview(comparison: Comparison, frame: pd.DataFrame, ranking: Sequence[Ranked], iqm: Mapping[str, float]) -> str:
-    """Return a table of what is most asked about each setting: its rank and score, its speed, and the KL of an update.
-
-    :param frame: the scores, as ``scores.table`` returns them
-    :param iqm: the interquartile means of the ranked settings; empty leaves them out
-    """
+def overview(comparison: Comparison) -> str:
+    """Return a table of what is most asked about each setting: rank, score, speed, and the KL of an update."""
     columns = ["seeds", "rank", "mean score", "better than", "worse than"]
+    ranking, frame = comparison.ranking, comparison.table
     rows = {each.label: [each.seeds, each.ranks, each.value, len(each.better), len(each.worse)] for each in ranking}
     labels = [*dict.fromkeys([*rows, *comparison.labels])]
     cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns).reindex(labels)
-    if iqm:
-        cells.insert(3, "IQM", pd.Series(iqm).map("{:.2f}".format))
+    if rows and len(scaled_envs(frame)) >= FEWEST_FOR_IQM:
+        cells.insert(3, "IQM", pd.Series(interquartile_means(comparison.arrays)).map("{:.2f}".format))
     if len(comparison.envs) == 1:
         cells["return"] = frame.groupby("label")["score"].apply(_mean)
     paces = frame.groupby("label")["steps_per_second"].mean().dropna()
@@ -124,12 +117,6 @@ def _kl(comparison: Comparison, label: str) -> str | None:
             low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
             return f"{about}{middle} ({low} to {high})"
     return None
-
-
-def shares_of_humans(games: pd.DataFrame) -> str:
-    """Return a table of the mean human-normalised score of each setting in each game."""
-    cells = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
-    return markdown(cells.map("{:.3f}".format, na_action="ignore"))
 
 
 def speed(frame: pd.DataFrame) -> str:
@@ -335,10 +322,10 @@ def command(comparison: Comparison) -> str | None:
     return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
 
 
-def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = ()) -> str:
+def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool) -> str:
     """Say in a line what is known about the best setting.
 
-    :param incomplete: labels of settings that have runs, but none that count
+    :param incomplete: whether there are settings that have runs, but none that count
     """
     best, others = ranking[0], ranking[1:]
     said = f"**{escape(best.label)}** has the highest mean score, {best.value.value:.2f}"
@@ -358,9 +345,10 @@ def verdict(ranking: Sequence[Ranked], envs: int, incomplete: Collection[str] = 
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 
 
-def against(arrays: Scores, differences: Differences, baseline: str) -> pd.DataFrame:
-    """Return a table that compares the other settings with one, which must be among them."""
-    other = arrays[baseline]
+def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
+    """Return a table that compares the other settings with one, or an empty one if there are no scores to compare."""
+    arrays, differences = comparison.arrays, comparison.differences
+    other = arrays.get(baseline)
     rows = {
         label: {
             "seeds": len(own),
@@ -370,7 +358,7 @@ def against(arrays: Scores, differences: Differences, baseline: str) -> pd.DataF
             f"equivalent within {MARGIN}": "yes" if are_equivalent(own, other) else "not shown",
         }
         for label, own in arrays.items()
-        if label != baseline
+        if other is not None and label != baseline
     }
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -176,7 +176,14 @@ class Recipe:
         COUNT.check("frame_stack", self.frame_stack)
         FLAG.check("fast_envs", self.fast_envs)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
-        env = self._make_wrapped(n_envs, seed, monitor_dir)
+        made: Hyperparameters = {
+            "n_envs": n_envs,
+            "seed": seed,
+            "monitor_dir": monitor_dir,
+            "env_kwargs": self.env_kwargs,
+        }
+        made["wrapper_class"] = partial(_wrap, self.env_wrapper) if self.env_wrapper else None
+        env = make_exact_vec_env(self.env_id, **made) if self.fast_envs else make_vec_env(self.env_id, **made)
         if self.normalize is not None:
             gamma = self.arguments.get("gamma", 0.99)
             env = VecNormalize(env, **{"gamma": gamma, **self.normalize})
@@ -188,15 +195,6 @@ class Recipe:
     def is_atari(self) -> bool:
         """Whether the environment is an Atari game."""
         return is_atari(spec_of(self.env_id))
-
-    def _make_wrapped(self, n_envs: int, seed: int | None, monitor_dir: str | None) -> VecEnv:
-        wrap = partial(_wrap, self.env_wrapper)
-        if not self.fast_envs:
-            return make_vec_env(self.env_id, n_envs, seed, 0, monitor_dir, wrap, self.env_kwargs)
-        wrapper_class = wrap if self.env_wrapper else None
-        return make_exact_vec_env(
-            self.env_id, wrapper_class, n_envs=n_envs, seed=seed, monitor_dir=monitor_dir, env_kwargs=self.env_kwargs
-        )
 
 
 def make_exact_vec_env(

@@ -38,7 +38,7 @@ from sb3_ppo_variants.updates import KLAdaptive
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.
 PATCHING = Lock()
-# The search space of each objective's arguments. The paper's values lie in the middle of each range.
+# The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
 OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
     "ppo_adaptive_kl": lambda trial: {
@@ -46,8 +46,6 @@ OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
         "kl_coef": trial.suggest_float("kl_coef", 0.1, 10.0, log=True),
     },
     "ppo_fixed_kl": lambda trial: {"kl_coef": trial.suggest_float("kl_coef", 0.1, 30.0, log=True)},
-    "ppo_unclipped": lambda trial: {},
-    "ppo_custom": lambda trial: {},
 }
 
 
@@ -182,7 +180,8 @@ def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:
     trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
     for name in ("n_steps", "batch_size"):
         trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
-    return convert_onpolicy_params({**suggested, **OBJECTIVES[algorithm](trial)})
+    own = OBJECTIVES[algorithm](trial) if algorithm in OBJECTIVES else {}
+    return convert_onpolicy_params({**suggested, **own})
 
 
 def launch(script: str) -> None:
