@@ -12,7 +12,7 @@ from ctypes import c_int
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, recv_handle
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -21,10 +21,11 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
-from sb3_ppo_variants.envs.shared import Block, Numbers, contents_of
+from sb3_ppo_variants.envs.shared import Block, Numbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
+from sb3_ppo_variants.layout import map_parts
 
 if sys.platform == "linux":
     import fcntl
@@ -81,8 +82,7 @@ class Group:
         if command == "step":
             return self._step(data)
         if command == "get_contents":
-            found = {contents_of(env.observation_space, env.action_space) for env in self._envs}
-            return found.pop() if len(found) == 1 else None
+            return common(contents_of(env.observation_space, env.action_space) for env in self._envs)
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
@@ -157,14 +157,10 @@ class Group:
 
 def stack(observations: Sequence[Any], space: spaces.Space[Any]) -> VecEnvObs:
     """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does."""
-    if isinstance(space, spaces.Dict):
-        return {key: _stack_part([each[key] for each in observations], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_stack_part([each[i] for each in observations], part) for i, part in enumerate(space.spaces))
-    return _stack_part(observations, space)
+    return cast(VecEnvObs, map_parts(_stack_part, space, *observations))
 
 
-def _stack_part(observations: Sequence[Any], space: spaces.Space[Any]) -> np.ndarray:
+def _stack_part(space: spaces.Space[Any], *observations: Any) -> np.ndarray:
     if space.shape is None or space.dtype is None:
         return np.stack(observations)
     with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
