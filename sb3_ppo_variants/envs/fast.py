@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from itertools import takewhile
 
 import gymnasium as gym
 import numpy as np
@@ -98,7 +97,8 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     """Return a name, a reason and a function that creates the environments."""
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
-    if is_plain and spec.id in TASKS and _has_batches() and env_kwargs.get("render_mode") in (None, "rgb_array"):
+    has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
+    if is_plain and spec.id in TASKS and has_batches and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
     if is_plain and is_atari(spec):
         if not exact:
@@ -109,10 +109,6 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
         return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
-
-
-def _has_batches() -> bool:
-    return find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
 
 
 def _is_in_envpool(spec: EnvSpec) -> bool:
@@ -156,18 +152,14 @@ def seconds_per_step(env: gym.Env) -> float:
     """
     env.reset(seed=0)
     env.action_space.seed(0)
-    steps = range(MOST_STEPS)
+    seconds: list[float] = []
     end = time.perf_counter() + MOST_SECONDS
-    seconds = [_seconds_of_step(env) for _ in takewhile(lambda _: time.perf_counter() < end, steps)]
+    while len(seconds) < MOST_STEPS and time.perf_counter() < end:
+        action = env.action_space.sample()
+        start = time.perf_counter()
+        _, _, terminated, truncated, _ = env.step(action)
+        seconds.append(time.perf_counter() - start)
+        if terminated or truncated:
+            env.reset()
     env.close()
     return float(np.median(seconds))
-
-
-def _seconds_of_step(env: gym.Env) -> float:
-    action = env.action_space.sample()
-    start = time.perf_counter()
-    _, _, terminated, truncated, _ = env.step(action)
-    seconds = time.perf_counter() - start
-    if terminated or truncated:
-        env.reset()
-    return seconds

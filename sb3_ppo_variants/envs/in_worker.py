@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from multiprocessing.connection import Connection
@@ -53,6 +53,15 @@ class Stepped(NamedTuple):
 NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
 STEP, NOTHING = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
+# What commands do with a single environment, as in SB3's workers.
+ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
+    "get_attr": lambda env, name: env.get_wrapper_attr(name),
+    "has_attr": lambda env, name: env.has_wrapper_attr(name),
+    "set_attr": lambda env, name_and_value: setattr(env, *name_and_value),
+    "env_method": lambda env, call: env.get_wrapper_attr(call[0])(*call[1], **call[2]),
+    "render": lambda env, _: env.render(),
+    "is_wrapped": is_wrapped,
+}
 
 
 class Group:
@@ -130,23 +139,8 @@ class Group:
         return stack(observations, self._space), [*infos]
 
     def _ask(self, command: str, env_index: int, arguments: Any) -> object:
-        """Do something with one environment, as SB3's workers do."""
         self._current.value = env_index
-        env = self._envs[env_index - self._first]
-        if command == "get_attr":
-            return env.get_wrapper_attr(arguments)
-        if command == "has_attr":
-            with suppress(AttributeError):
-                env.get_wrapper_attr(arguments)
-                return True
-            return False
-        if command == "set_attr":
-            setattr(env, *arguments)
-            return None
-        if command == "env_method":
-            name, positional, named = arguments
-            return env.get_wrapper_attr(name)(*positional, **named)
-        return env.render() if command == "render" else is_wrapped(env, arguments)
+        return ASKED[command](self._envs[env_index - self._first], arguments)
 
     def close(self) -> None:
         """Close all environments."""

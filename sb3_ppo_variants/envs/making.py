@@ -397,11 +397,8 @@ class VecEpisodicLife(VecEnvWrapper):
         :raises ArgumentError: if an info has no ``lives``
         """
         observations = self.venv.reset()
-        self._lives = self._lives_at_reset()
+        self._lives = self._lives_in(self.venv.unwrapped.reset_infos)
         return observations
-
-    def _lives_at_reset(self) -> np.ndarray:
-        return self._lives_in(self.venv.unwrapped.reset_infos)
 
     def _lives_in(self, infos: Infos) -> np.ndarray:
         if not all("lives" in info for info in infos):
@@ -422,7 +419,9 @@ class VecEpisodicLife(VecEnvWrapper):
             infos[i]["TimeLimit.truncated"] = False
             if not dones[i]:
                 infos[i]["terminal_observation"] = take_rows(observations, i)
-        self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
+        self._lives = lives
+        if dones.any():
+            self._lives = np.where(dones, self._lives_in(self.venv.unwrapped.reset_infos), lives)
         return observations, rewards, dones | lost, infos
 
 

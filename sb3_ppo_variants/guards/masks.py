@@ -8,6 +8,7 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import gymnasium as gym
@@ -163,11 +164,7 @@ class MaskCheck:
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
-
-        def refuse_it(quantity: str, found: str, allowed: str) -> NoReturn:
-            self._watch.refuse(quantity, found, allowed, env_index)
-
-        return flatten(self._space, mask, "action mask", refuse_it)
+        return flatten(self._space, mask, "action mask", partial(self._watch.refuse, env_index=env_index))
 
 
 class Masks:
