@@ -5,7 +5,7 @@ become rows of numbers, with the columns of one part after those of another. Wha
 users asks :func:`layout_of`, so nothing else knows the difference.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
@@ -30,28 +30,31 @@ def is_hybrid(space: AnySpace) -> TypeGuard[HybridSpace]:
 
 def parts_of(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Return the undivided parts of a space, a dict or a tuple, each with its path. Others consist of themselves."""
-    inner: Iterable[tuple[str | int, Any]]
-    if isinstance(whole, Mapping):  # A Dict space is one.
-        inner = whole.items()
-    elif isinstance(whole, tuple | spaces.Tuple):
-        inner = enumerate(whole)
-    else:
-        yield path, whole
+    structure = structure_of(whole)
+    if not isinstance(structure, dict | tuple):
+        yield path, structure
         return
-    for key, part in inner:
+    for key, part in structure.items() if isinstance(structure, dict) else enumerate(structure):
         yield from parts_of(part, (*path, key))
+
+
+def structure_of(space: AnySpace) -> Any:
+    """Return a space as a dict or a tuple of its parts, if it has any, and so on."""
+    if isinstance(space, spaces.Dict):
+        return {key: structure_of(part) for key, part in space.spaces.items()}
+    return tuple(map(structure_of, space.spaces)) if isinstance(space, spaces.Tuple) else space
 
 
 def map_parts(function: Callable[..., Any], *wholes: Any) -> Any:
     """Return a dict, tuple or single value like ``wholes``, in which a function of their parts is each part.
 
-    :param wholes: spaces, dicts, tuples or single values of the same structure
+    :param wholes: dicts, tuples or single values of the same structure
     """
     first = wholes[0]
-    if isinstance(first, Mapping):
-        return {key: map_parts(function, *(whole[key] for whole in wholes)) for key in first}
-    if isinstance(first, tuple | spaces.Tuple):
-        return tuple(map_parts(function, *parts) for parts in zip(*wholes, strict=True))
+    if isinstance(first, dict):
+        return {key: map_parts(function, *[whole[key] for whole in wholes]) for key in first}
+    if isinstance(first, tuple):
+        return tuple([map_parts(function, *parts) for parts in zip(*wholes, strict=True)])
     return function(*wholes)
 
 
@@ -158,6 +161,7 @@ class HybridLayout(Layout):
 
     def __init__(self, space: HybridSpace, bounded: Collection[str] = ()):
         self.space = space
+        self._structure = structure_of(space)
         self._paths, found = zip(*parts_of(space), strict=True)
         ends = np.cumsum([count(part) for part in found]).tolist()
         names = [".".join(map(str, path)) for path in self._paths]
@@ -180,7 +184,7 @@ class HybridLayout(Layout):
         return [self._element(iter(elements)) for elements in of_envs]
 
     def _element(self, of_parts: Iterator[Action]) -> Action:
-        return map_parts(lambda _: next(of_parts), self.space)
+        return map_parts(lambda _: next(of_parts), self._structure)
 
     def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
         """Return elements of the space as rows."""

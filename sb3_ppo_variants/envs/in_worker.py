@@ -25,7 +25,7 @@ from sb3_ppo_variants.envs.shared import Block, Numbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
-from sb3_ppo_variants.layout import map_parts
+from sb3_ppo_variants.layout import map_parts, structure_of
 
 if sys.platform == "linux":
     import fcntl
@@ -78,7 +78,7 @@ class Group:
         for i, env_fn in enumerate(env_fns, start=first):
             current.value = i
             self._envs.append(check_stays(check_outputs(_patch_env(env_fn()), i), i))
-        self._space = self._envs[0].observation_space
+        self._structure = structure_of(self._envs[0].observation_space)
         self._rows = slice(first, first + len(self._envs))
         self._block: Block | None = None
 
@@ -95,7 +95,7 @@ class Group:
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
-            return self._space, self._envs[0].action_space
+            return self._envs[0].observation_space, self._envs[0].action_space
         indices, arguments = data
         return [self._ask(command, i, arguments) for i in indices]
 
@@ -124,7 +124,7 @@ class Group:
                 infos[i] = info
         with np.errstate(over="ignore"):
             single = np.array(rewards, np.float32)
-        numbers = Numbers(stack(observations, self._space), single, np.array(dones))
+        numbers = Numbers(stack(observations, self._structure), single, np.array(dones))
         if self._block is None:
             return Stepped(numbers, infos, begun)
         self._block.put(self._rows, numbers)
@@ -136,7 +136,7 @@ class Group:
             self._current.value = i
             results.append(env.reset(seed=seed, **({"options": option} if option else {})))
         observations, infos = zip(*results, strict=True)
-        return stack(observations, self._space), [*infos]
+        return stack(observations, self._structure), [*infos]
 
     def _ask(self, command: str, env_index: int, arguments: Any) -> object:
         self._current.value = env_index
@@ -149,9 +149,12 @@ class Group:
             env.close()
 
 
-def stack(observations: Sequence[Any], space: spaces.Space[Any]) -> VecEnvObs:
-    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does."""
-    return cast(VecEnvObs, map_parts(_stack_part, space, *observations))
+def stack(observations: Sequence[Any], structure: Any) -> VecEnvObs:
+    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does.
+
+    :param structure: that of the space
+    """
+    return cast(VecEnvObs, map_parts(_stack_part, structure, *observations))
 
 
 def _stack_part(space: spaces.Space[Any], *observations: Any) -> np.ndarray:

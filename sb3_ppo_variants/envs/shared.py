@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ppo_variants.layout import map_parts, parts_of
+from sb3_ppo_variants.layout import map_parts, parts_of, structure_of
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
 LINE = 64
@@ -38,7 +38,7 @@ def contents_of(observation_space: spaces.Space[Any], action_space: spaces.Space
     for space in (action_space, *(part for _, part in parts_of(observation_space))):
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
             return None
-    observations = map_parts(_type_of, observation_space)
+    observations = map_parts(_type_of, structure_of(observation_space))
     return Contents(_type_of(action_space), Numbers(observations, np.dtype(np.float32), np.dtype(bool)))
 
 
@@ -62,7 +62,7 @@ class Block:
         shared = mmap.mmap(memory, sum(_sizes(contents, n_envs)))
         offsets = accumulate(_sizes(contents, n_envs), initial=0)
         arrays = map_parts(lambda dtype: np.ndarray(n_envs, dtype, shared, next(offsets)), contents)
-        self.actions, self._numbers = arrays
+        self.actions, (self._observations, self._rewards, self._dones) = arrays
 
     def takes(self, actions: object) -> bool:
         """Whether the actions are an array of the shape and type of :attr:`actions`."""
@@ -71,11 +71,12 @@ class Block:
 
     def put(self, rows: slice, numbers: Numbers) -> None:
         """Write what the environments of some rows returned."""
-        map_parts(lambda array, new: setitem(array, rows, new), self._numbers, numbers)
+        self._rewards[rows], self._dones[rows] = numbers.rewards, numbers.dones
+        map_parts(lambda array, new: setitem(array, rows, new), self._observations, numbers.observations)
 
     def take(self) -> Numbers:
         """Return a copy of what all environments returned."""
-        return Numbers(*map_parts(np.array, self._numbers))
+        return Numbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
 
 
 def _sizes(contents: Contents, n_envs: int) -> list[int]:
