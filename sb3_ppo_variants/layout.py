@@ -3,6 +3,8 @@
 The actions of most spaces are arrays in both places. Those of a hybrid space, a ``Dict`` or ``Tuple`` of other spaces,
 become rows of numbers, with the columns of one part after those of another. Whatever hands actions to environments or
 users asks :func:`layout_of`, so nothing else knows the difference.
+
+:func:`parts_of` and :func:`map_parts` take spaces, observations and actions apart, whatever their structure.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

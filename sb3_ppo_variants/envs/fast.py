@@ -21,6 +21,7 @@ from sb3_ppo_variants.envs.making import (
     is_atari,
     make_ale_vec_env,
     make_envpool_vec_env,
+    register_games,
     spec_of,
 )
 from sb3_ppo_variants.envs.mujoco_tasks import TASKS
@@ -73,21 +74,15 @@ def make_fast_vec_env(
     :raises gymnasium.error.Error: if there is no such id
     """
     check_arguments({"n_envs": n_envs, "seed": seed, "exact": exact}, {**ARGUMENTS, "exact": FLAG})
-    spec = _find(env_id)
+    if find_spec("ale_py") is not None:
+        register_games()
+    spec = spec_of(env_id)
     monitoring: Arguments = {"monitor_dir": monitor_dir, "monitor_kwargs": monitor_kwargs}
     common: Arguments = {"n_envs": n_envs, "seed": seed, "env_kwargs": env_kwargs, **monitoring}
     name, why, make = _choose(spec, exact, wrapper_class, common)
     if verbose:
         print(f"make_fast_vec_env: {name} for {n_envs} x {env_id}: {why}", flush=True)
     return make()
-
-
-def _find(env_id: str) -> EnvSpec:
-    if find_spec("ale_py") is not None:
-        import ale_py
-
-        gym.register_envs(ale_py)
-    return spec_of(env_id)
 
 
 Choice = tuple[str, str, Callable[[], VecEnv]]

@@ -208,12 +208,17 @@ def _without_frame_skip(spec: EnvSpec) -> str:
     return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
 
-def _spec(env_id: str) -> EnvSpec:
+def register_games() -> None:
+    """:raises ImportError: if the Arcade Learning Environment is not installed"""
     try:
         import ale_py
     except ImportError as error:
         raise ImportError(f"Atari games need ALE: {installation('environments')}") from error
     gym.register_envs(ale_py)
+
+
+def _spec(env_id: str) -> EnvSpec:
+    register_games()
     try:
         spec = spec_of(env_id)
     except (gym.error.Error, ImportError) as error:

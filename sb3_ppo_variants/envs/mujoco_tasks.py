@@ -6,9 +6,8 @@ those of arrays differently.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from inspect import signature
-from operator import add
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -19,8 +18,8 @@ from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms
 from sb3_ppo_variants.errors import refuse
 
 Generator: TypeAlias = np.random.Generator
-Test: TypeAlias = Callable[[Simulations], np.ndarray]
-Cost: TypeAlias = Callable[[Simulations, np.ndarray], np.ndarray]
+Quantity: TypeAlias = Callable[[Simulations], np.ndarray]
+Costs: TypeAlias = Callable[[Simulations, np.ndarray], np.ndarray]
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
@@ -116,40 +115,56 @@ def is_hopping(sims: Simulations) -> np.ndarray:
     return is_upright(sims) & is_within(others, sims.settings.healthy_state_range).all(axis=1)
 
 
-def unless_healthy(is_healthy: Test, sims: Simulations) -> np.ndarray:
+def unless_healthy(is_healthy: Quantity, sims: Simulations) -> np.ndarray:
     """Terminate the simulations of unhealthy robots, if the task says so."""
     healthy = is_healthy(sims)
     return np.asarray(~healthy if sims.settings.terminate_when_unhealthy else np.zeros_like(healthy))
 
 
 def move(
-    place: Test, is_healthy: Test | None, costs: Mapping[str, Cost], sims: Simulations, actions: np.ndarray
+    place: Quantity,
+    is_healthy: Quantity | None,
+    control_costs: Costs,
+    contact_costs: Costs | None,
+    sims: Simulations,
+    actions: np.ndarray,
 ) -> tuple[np.ndarray, Terms]:
-    """Reward speed along the first axis and any health, less the costs.
+    """Reward speed along the first axis and any health, less the costs of torques and any contacts.
 
     :param place: returns where robots are, of shape ``(n_envs, n_axes)``
-    :param is_healthy: which robots are healthy, if that is rewarded
-    :param costs: the costs, by the names of their negatives in infos
+    :param is_healthy: returns which robots are healthy, if that is rewarded
     """
+    settings = sims.settings
     velocities = (place(sims) - sims.before) / sims.dt
-    terms = dict(zip(("x_velocity", "y_velocity"), velocities.T, strict=False))
-    rewards = terms["reward_forward"] = sims.settings.forward_reward_weight * velocities[:, 0]
+    terms = {"x_velocity": velocities[:, 0]}
+    if velocities.shape[1] > 1:
+        terms["y_velocity"] = velocities[:, 1]
+    rewards = terms["reward_forward"] = settings.forward_reward_weight * velocities[:, 0]
     if is_healthy is not None:
         # It is known already if the others have terminated.
-        healthy = ~sims.terminated if sims.settings.terminate_when_unhealthy else is_healthy(sims)
-        terms["reward_survive"] = healthy * sims.settings.healthy_reward
+        healthy = ~sims.terminated if settings.terminate_when_unhealthy else is_healthy(sims)
+        terms["reward_survive"] = healthy * settings.healthy_reward
         rewards = rewards + terms["reward_survive"]
-    each = {name: cost(sims, actions) for name, cost in costs.items()}
-    return rewards - reduce(add, each.values()), {**terms, **{name: -cost for name, cost in each.items()}}
+    costs = control_costs(sims, actions)
+    terms["reward_ctrl"] = -costs
+    if contact_costs is not None:
+        of_contacts = contact_costs(sims, actions)
+        terms["reward_contact"] = -of_contacts
+        costs = costs + of_contacts
+    return rewards - costs, terms
 
 
 def robot(
-    place: Test, is_healthy: Test | None = None, costs: Mapping[str, Cost] | None = None, **functions: Any
+    place: Quantity,
+    is_healthy: Quantity | None = None,
+    control_costs: Costs = control_costs,
+    contact_costs: Costs | None = None,
+    **functions: Any,
 ) -> Callable[..., MujocoTask]:
     """Return the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
     if is_healthy is not None:
         functions["terminated"] = partial(unless_healthy, is_healthy)
-    reward = partial(move, place, is_healthy, costs or {"reward_ctrl": control_costs})
+    reward = partial(move, place, is_healthy, control_costs, contact_costs)
     return partial(MujocoTask, reward=reward, track=place, **functions)
 
 
@@ -364,7 +379,7 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
     "Ant-v5": robot(
         xy_of_body,
         is_at_height,
-        {"reward_ctrl": control_costs, "reward_contact": contact_costs},
+        contact_costs=contact_costs,
         observe=observe_ant,
         reset=gaussian,
         describe=xy_position,
@@ -373,7 +388,8 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
     "Humanoid-v5": robot(
         mass_centers,
         is_standing,
-        {"reward_ctrl": torque_costs, "reward_contact": partial(impact_costs, "contact")},
+        torque_costs,
+        partial(impact_costs, "contact"),
         observe=observe_humanoid,
         reset=begin_nearby,
         describe=walking_position,

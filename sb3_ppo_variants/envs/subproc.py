@@ -135,7 +135,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send_pickled(STEP)
         else:
             for worker in self.remotes:
-                worker.send(("step", actions[worker.indices.start : worker.indices.stop]))
+                worker.send(("step", actions[worker.rows]))
         self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -157,8 +157,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
         for worker in self.remotes:
-            own = slice(worker.indices.start, worker.indices.stop)
-            worker.send(("reset", (self._seeds[own], self._options[own])))
+            worker.send(("reset", (self._seeds[worker.rows], self._options[worker.rows])))
         observations, infos = zip(*[worker.recv() for worker in self.remotes], strict=True)
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
@@ -197,7 +196,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     def _ask(self, command: str, arguments: object, indices: VecEnvIndices = None) -> list[Any]:
         """Send each worker one message about its environments among the indices; return the answers in their order."""
         asked: dict[Worker, list[int]] = defaultdict(list)
-        owners = [worker for worker in self.remotes for _ in worker.indices]
+        owners = [worker for worker in self.remotes for _ in range(self.num_envs)[worker.rows]]
         targets = [range(self.num_envs)[i] for i in self._get_indices(indices)]
         for i in targets:
             asked[owners[i]].append(i)
@@ -232,8 +231,8 @@ class Worker(Exchange):
     def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
         self._timeout = timeout
         self._hangs = False
-        self.indices = range(first, first + len(env_fns))
-        """Indices of its environments."""
+        self.rows = slice(first, first + len(env_fns))
+        """Which environments are its own."""
         self._current: c_int = context.RawValue(c_int, first)
         pipe, child = context.Pipe()
         if timeout is not None:
