@@ -9,6 +9,7 @@ subclasses of ``DiagGaussianDistribution``. All distributions here derive from i
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import ClassVar, Literal, TypeAlias
@@ -32,8 +33,8 @@ STDS = ("parameter", "state")
 EDGE = 2.0**-24
 
 
-class StateGaussianDistribution(DiagGaussianDistribution):
-    """A Gaussian whose means and logarithms of standard deviations are outputs of the network.
+class _OutputsDistribution(DiagGaussianDistribution):
+    """A distribution with two parameters for each action dimension, both of which are outputs of the network.
 
     :param action_dim: number of action dimensions
     """
@@ -41,8 +42,12 @@ class StateGaussianDistribution(DiagGaussianDistribution):
     def proba_distribution_net(  # type: ignore[override]
         self, latent_dim: int, log_std_init: float = 0.0
     ) -> tuple[nn.Module, None]:
-        """Return a layer with two outputs for each dimension, and no parameter for the standard deviations."""
+        """Return a layer with two outputs for each dimension, and no further parameter."""
         return nn.Linear(latent_dim, 2 * self.action_dim), None
+
+
+class StateGaussianDistribution(_OutputsDistribution):
+    """A Gaussian whose means and logarithms of standard deviations are outputs of the network."""
 
     def proba_distribution(
         self, mean_actions: th.Tensor, log_std: th.Tensor | None = None
@@ -89,22 +94,14 @@ class SquashedStateGaussianDistribution(SquashedGaussianDistribution, StateGauss
     """tanh of a Gaussian whose standard deviations are outputs of the network."""
 
 
-class BetaDistribution(DiagGaussianDistribution):
+class BetaDistribution(_OutputsDistribution):
     """Independent Beta distributions on [-1, 1] (https://proceedings.mlr.press/v70/chou17a.html).
 
     Both of their parameters are softplus(output) + 1, so each density has a single peak. It computes in double
     precision, because the logarithms of Gamma functions cancel each other.
-
-    :param action_dim: number of action dimensions
     """
 
     distribution: th.distributions.Beta  # type: ignore[assignment]
-
-    def proba_distribution_net(  # type: ignore[override]
-        self, latent_dim: int, log_std_init: float = 0.0
-    ) -> tuple[nn.Module, None]:
-        """Return a layer with two outputs for each dimension, and no further parameter."""
-        return nn.Linear(latent_dim, 2 * self.action_dim), None
 
     def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor | None = None) -> "BetaDistribution":
         """Set the outputs of the layer, shape ``(batch, 2 * action_dim)``: all those of alpha, then of beta."""
@@ -220,10 +217,16 @@ def _check_bounds(given: str, space: spaces.Box) -> None:
 @dataclass(frozen=True)
 class _WithStd(ActionDistribution):
     std: Std = "parameter"
+    made: ClassVar[Mapping[Std, type[DiagGaussianDistribution]]]
+    """The class of the distribution for each value of ``std``."""
 
     def __post_init__(self) -> None:
         if self.std not in STDS:
             refuse("std", self.std, "'parameter', 'state'")
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Return the distribution of actions of this many dimensions."""
+        return self.made[self.std](action_dim)
 
 
 @dataclass(frozen=True)
@@ -238,16 +241,12 @@ class Gaussian(_WithStd):
     """
 
     bounded = False
+    made: ClassVar = {"parameter": DiagGaussianDistribution, "state": StateGaussianDistribution}
 
     @property
     def takes_sde(self) -> bool:
         """Whether gSDE may draw the actions instead: not if the standard deviations are outputs."""
         return self.std == "parameter"
-
-    def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Return the distribution of actions of this many dimensions."""
-        of_state = self.std == "state"
-        return (StateGaussianDistribution if of_state else DiagGaussianDistribution)(action_dim)
 
 
 @dataclass(frozen=True)
@@ -259,11 +258,7 @@ class SquashedGaussian(_WithStd):
     """
 
     bounded = True
-
-    def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Return the distribution of actions of this many dimensions."""
-        of_state = self.std == "state"
-        return (SquashedStateGaussianDistribution if of_state else SquashedGaussianDistribution)(action_dim)
+    made: ClassVar = {"parameter": SquashedGaussianDistribution, "state": SquashedStateGaussianDistribution}
 
 
 @dataclass(frozen=True)

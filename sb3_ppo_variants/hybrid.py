@@ -7,9 +7,10 @@ one of these, and its entropy and KL count with their probability: the chain rul
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch as th
 from gymnasium import spaces
@@ -186,7 +187,7 @@ class HybridDistribution(DiagGaussianDistribution):
 
     def divergences(self) -> Divergences:
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
-        ends = [sum(self._n_parameters[: i + 1]) for i in range(len(self.parts))]
+        ends = accumulate(self._n_parameters)
         where = tuple(slice(end - n, end) for end, n in zip(ends, self._n_parameters, strict=True))
         product = _Product(tuple(map(divergences_of, self.parts)), where, tuple(self.conditions))
         return Divergences(type(self), _parameters, product.kl, product.renyi, product.jensen_shannon)
@@ -246,23 +247,18 @@ def _parameters(distribution: HybridDistribution) -> Parameters:
     return tuple(tensor for part in distribution.parts for tensor in divergences_of(part).parameters(part))
 
 
-class _Sizes(NamedTuple):
-    n_outputs: int
-    """The number of outputs of the layer: means, or logits."""
-    n_stds: int
-    """The number of standard deviations that are parameters of the policy."""
-    n_parameters: int
-    """The number of tensors that define the distribution."""
+def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:
+    """Return what a distribution takes, and set it to anything.
 
-
-def _sizes_of(distribution: Distribution) -> _Sizes:
-    """Return what a distribution takes, and set it to anything."""
+    :return: the numbers of outputs of the layer (means, or logits), of standard deviations that are parameters of the
+        policy, and of tensors that define the distribution
+    """
     with th.random.fork_rng(devices=[]):  # The layer is not used, so its weights must not change those of others.
         made: Any = distribution.proba_distribution_net(latent_dim=1)
     layer, log_std = made if isinstance(made, tuple) else (made, None)
     n_stds = 0 if log_std is None else log_std.numel()
     distribution.proba_distribution(th.zeros(1, layer.out_features), *([th.zeros(n_stds)] if n_stds else []))
-    return _Sizes(layer.out_features, n_stds, len(known_parameters(distribution) or ()))
+    return layer.out_features, n_stds, len(known_parameters(distribution) or ())
 
 
 def continuous_parts(

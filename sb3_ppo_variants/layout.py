@@ -3,10 +3,14 @@
 The actions of most spaces are arrays in both places. Those of a hybrid space, a ``Dict`` or ``Tuple`` of other spaces,
 become rows of numbers, with the columns of one part after those of another. Whatever hands actions to environments or
 users asks :func:`layout_of`, so nothing else knows the difference.
+
+:func:`parts_of` and :func:`map_parts` take spaces, observations and actions apart, whatever their structure.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -26,14 +30,34 @@ def is_hybrid(space: AnySpace) -> TypeGuard[HybridSpace]:
     return isinstance(space, spaces.Dict | spaces.Tuple)
 
 
-def parts_of(space: AnySpace, path: Path = ()) -> Iterator[tuple[Path, AnySpace]]:
-    """Return the undivided spaces that a space consists of, each with its path. Other spaces consist of themselves."""
-    if not is_hybrid(space):
-        yield path, space
+def parts_of(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Return the undivided parts of a space, a dict or a tuple, each with its path. Others consist of themselves."""
+    structure = structure_of(whole)
+    if not isinstance(structure, dict | tuple):
+        yield path, structure
         return
-    inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    for key, part in inner:
+    for key, part in structure.items() if isinstance(structure, dict) else enumerate(structure):
         yield from parts_of(part, (*path, key))
+
+
+def structure_of(space: AnySpace) -> Any:
+    """Return a space as a dict or a tuple of its parts, if it has any, and so on."""
+    if isinstance(space, spaces.Dict):
+        return {key: structure_of(part) for key, part in space.spaces.items()}
+    return tuple(map(structure_of, space.spaces)) if isinstance(space, spaces.Tuple) else space
+
+
+def map_parts(function: Callable[..., Any], *wholes: Any) -> Any:
+    """Return a dict, tuple or single value like ``wholes``, in which a function of their parts is each part.
+
+    :param wholes: dicts, tuples or single values of the same structure
+    """
+    first = wholes[0]
+    if isinstance(first, dict):
+        return {key: map_parts(function, *[whole[key] for whole in wholes]) for key in first}
+    if isinstance(first, tuple):
+        return tuple([map_parts(function, *parts) for parts in zip(*wholes, strict=True)])
+    return function(*wholes)
 
 
 @dataclass(frozen=True)
@@ -139,12 +163,13 @@ class HybridLayout(Layout):
 
     def __init__(self, space: HybridSpace, bounded: Collection[str] = ()):
         self.space = space
-        found = [*parts_of(space)]
-        ends = np.cumsum([count(part) for _, part in found]).tolist()
-        names = [".".join(map(str, path)) for path, _ in found]
+        self._structure = structure_of(space)
+        self._paths, found = zip(*parts_of(space), strict=True)
+        ends = np.cumsum([count(part) for part in found]).tolist()
+        names = [".".join(map(str, path)) for path in self._paths]
         self.parts = [
             Part(name, part, slice(end - count(part), end), name in bounded)
-            for name, (_, part), end in zip(names, found, ends, strict=True)
+            for name, part, end in zip(names, found, ends, strict=True)
         ]
         """The parts in the order of their columns."""
         continuous = [isinstance(part.space, spaces.Box) for part in self.parts for _ in range(count(part.space))]
@@ -158,11 +183,14 @@ class HybridLayout(Layout):
         :param rows: one row per environment, shape ``(n_envs, n_columns)``
         """
         of_envs = zip(*(part.take(rows) for part in self.parts), strict=True)
-        return [_build(self.space, iter(elements)) for elements in of_envs]
+        return [self._element(iter(elements)) for elements in of_envs]
+
+    def _element(self, of_parts: Iterator[Action]) -> Action:
+        return map_parts(lambda _: next(of_parts), self._structure)
 
     def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
         """Return elements of the space as rows."""
-        of_parts = zip(*(_divide(self.space, action) for action in actions), strict=True)
+        of_parts = [[reduce(getitem, path, action) for action in actions] for path in self._paths]
         columns = [part.put(elements) for part, elements in zip(self.parts, of_parts, strict=True)]
         return np.concatenate(columns, axis=1).astype(np.float32)
 
@@ -170,23 +198,3 @@ class HybridLayout(Layout):
 def layout_of(space: AnySpace) -> Layout:
     """Return the layout of the actions of a space."""
     return HybridLayout(space) if is_hybrid(space) else Layout(space)
-
-
-def _build(space: AnySpace, elements: Iterator[Action]) -> Action:
-    """Return an element of a space, with the next elements as its parts."""
-    match space:
-        case spaces.Dict():
-            return {key: _build(part, elements) for key, part in space.spaces.items()}
-        case spaces.Tuple():
-            return tuple(_build(part, elements) for part in space.spaces)
-    return next(elements)
-
-
-def _divide(space: AnySpace, action: Action) -> Iterator[Action]:
-    """Return the parts of an element of a space in order."""
-    if not is_hybrid(space):
-        yield action
-        return
-    inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-    for key, part in inner:
-        yield from _divide(part, action[key])

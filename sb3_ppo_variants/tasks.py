@@ -9,6 +9,7 @@ tasks without velocities, which can be inferred from several observations. They 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -22,7 +23,6 @@ from sb3_ppo_variants.guards.outputs import Info
 
 __all__ = ["HiddenNumbers", "LowOrHigh", "MoveOrKick", "Scheduling"]
 
-N_JOBS = 12
 # The choices of MoveOrKick, and how close the player must be to the ball to kick it.
 MOVE, KICK = 0, 1
 REACH = 0.1
@@ -50,7 +50,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
     :raises ArgumentError: if the number of jobs is not allowed
     """
 
-    def __init__(self, n_jobs: int = N_JOBS):
+    def __init__(self, n_jobs: int = 12):
         COUNT.check("n_jobs", n_jobs)
         self.observation_space = spaces.Box(-1, 1, (n_jobs, 4), np.float32)
         self.action_space = spaces.Discrete(n_jobs)
@@ -90,11 +90,6 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         for i, column in enumerate(columns):
             jobs[:, i] = column
         return jobs
-
-
-def make_scheduling(n_jobs: int = N_JOBS) -> gym.Env:
-    """Create the environment."""
-    return Scheduling(n_jobs)
 
 
 class LowOrHigh(gym.Env[np.ndarray, np.int64]):
@@ -141,11 +136,6 @@ class LowOrHigh(gym.Env[np.ndarray, np.int64]):
     def _draw_mask(self) -> None:
         self._mask = self.np_random.random(self._n_actions) < 0.5
         self._mask[self.np_random.choice(self._n_actions, 2, replace=False)] = True
-
-
-def make_low_or_high(n_actions: int = 4, n_steps: int = 8) -> gym.Env:
-    """Create the environment."""
-    return LowOrHigh(n_actions, n_steps)
 
 
 class MoveOrKick(gym.Env[np.ndarray, Any]):
@@ -232,11 +222,6 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
         return np.concatenate([self._to_ball, self._to_goal], dtype=np.float32)
 
 
-def make_move_or_kick(**arguments: Any) -> gym.Env:
-    """Create the environment."""
-    return MoveOrKick(**arguments)
-
-
 class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):
     """Sets some entries of each observation to 0.
 
@@ -267,6 +252,7 @@ def without_velocities(env_id: str, **arguments: Any) -> gym.Env:
 
 
 # Register functions, because gymnasium would warn when SB3's make_vec_env requests images from a class without them.
+make_scheduling, make_low_or_high, make_move_or_kick = partial(Scheduling), partial(LowOrHigh), partial(MoveOrKick)
 gym.register("Scheduling-v0", f"{__name__}:make_scheduling")
 gym.register("LowOrHigh-v0", f"{__name__}:make_low_or_high")
 gym.register("MoveOrKick-v0", f"{__name__}:make_move_or_kick")

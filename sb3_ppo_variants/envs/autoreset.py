@@ -10,7 +10,8 @@ https://farama.org/Vector-Autoreset-Mode.
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, TypeAlias
+from operator import setitem
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
@@ -27,6 +28,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info, copy_info
+from sb3_ppo_variants.layout import map_parts, parts_of
 
 Infos: TypeAlias = list[Info]
 
@@ -52,42 +54,24 @@ class OfEach(dict[Any, Info]):
 
 def _are_equal(first: VecEnvObs, second: VecEnvObs) -> bool:
     """Check whether all values are equal, treating NaN as equal to NaN."""
-    pairs = zip(_arrays(first), _arrays(second), strict=True)
-    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
-
-
-def _each(function: Callable[[np.ndarray], np.ndarray], observations: VecEnvObs) -> VecEnvObs:
-    """Apply a function to each array."""
-    if isinstance(observations, dict):
-        return {key: function(array) for key, array in observations.items()}
-    return tuple(map(function, observations)) if isinstance(observations, tuple) else function(observations)
-
-
-def _arrays(observations: VecEnvObs) -> list[np.ndarray]:
-    if isinstance(observations, dict):
-        return list(observations.values())
-    return list(observations) if isinstance(observations, tuple) else [observations]
+    equal = map_parts(lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), first, second)
+    return all(each for _, each in parts_of(equal))
 
 
 def copy_rows(observations: VecEnvObs) -> VecEnvObs:
     """Return a copy, because many backends reuse the memory of observations in the next step."""
-    return _each(lambda array: np.array(array), observations)
+    return cast(VecEnvObs, map_parts(np.array, observations))
 
 
 def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
     """Return a copy of the row of one environment, or of the rows that a mask selects."""
-    return _each(lambda array: array[index].copy(), observations)
+    return cast(VecEnvObs, map_parts(lambda array: array[index].copy(), observations))
 
 
 def count_rows(observations: VecEnvObs) -> int:
     """Return the number of rows."""
-    return len(_arrays(observations)[0])
-
-
-def _put_rows(observations: VecEnvObs, mask: np.ndarray, new: VecEnvObs) -> None:
-    """Replace the rows that a mask selects with ``new``, which contains only those rows."""
-    for array, values in zip(_arrays(observations), _arrays(new), strict=True):
-        array[mask] = values
+    _, array = next(parts_of(observations))
+    return len(array)
 
 
 def collect(vector_infos: Info, env_info: Info, env_num: int) -> Info:
@@ -171,7 +155,7 @@ def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, in
             raise ArgumentError(f"env={env} {problem}")
         first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
     # Otherwise env is EnvPool's, which returns only the environments that were reset.
-    _put_rows(observations, dones, first)
+    map_parts(lambda array, new: setitem(array, dones, new), observations, first)
     return dict(zip(ended, reset_infos, strict=True))
 
 

@@ -1,7 +1,7 @@
 """How many cores there are, and how many of them a step is worth."""
 
 import os
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,10 +40,4 @@ def threads_worth(seconds: float, most: int) -> int:
 
 def shortest(run: Callable[[], object]) -> float:
     """Return the least seconds of some runs, on which other processes have hardly any influence."""
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    return min(seconds() for _ in range(REPETITIONS))
+    return min(timeit.repeat(run, number=1, repeat=REPETITIONS))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from itertools import takewhile
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +21,7 @@ from sb3_ppo_variants.envs.making import (
     is_atari,
     make_ale_vec_env,
     make_envpool_vec_env,
+    register_games,
     spec_of,
 )
 from sb3_ppo_variants.envs.mujoco_tasks import TASKS
@@ -74,21 +74,15 @@ def make_fast_vec_env(
     :raises gymnasium.error.Error: if there is no such id
     """
     check_arguments({"n_envs": n_envs, "seed": seed, "exact": exact}, {**ARGUMENTS, "exact": FLAG})
-    spec = _find(env_id)
+    if find_spec("ale_py") is not None:
+        register_games()
+    spec = spec_of(env_id)
     monitoring: Arguments = {"monitor_dir": monitor_dir, "monitor_kwargs": monitor_kwargs}
     common: Arguments = {"n_envs": n_envs, "seed": seed, "env_kwargs": env_kwargs, **monitoring}
     name, why, make = _choose(spec, exact, wrapper_class, common)
     if verbose:
         print(f"make_fast_vec_env: {name} for {n_envs} x {env_id}: {why}", flush=True)
     return make()
-
-
-def _find(env_id: str) -> EnvSpec:
-    if find_spec("ale_py") is not None:
-        import ale_py
-
-        gym.register_envs(ale_py)
-    return spec_of(env_id)
 
 
 Choice = tuple[str, str, Callable[[], VecEnv]]
@@ -98,7 +92,8 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     """Return a name, a reason and a function that creates the environments."""
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
-    if is_plain and spec.id in TASKS and _has_batches() and env_kwargs.get("render_mode") in (None, "rgb_array"):
+    has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
+    if is_plain and spec.id in TASKS and has_batches and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
     if is_plain and is_atari(spec):
         if not exact:
@@ -109,10 +104,6 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
         return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
-
-
-def _has_batches() -> bool:
-    return find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
 
 
 def _is_in_envpool(spec: EnvSpec) -> bool:
@@ -156,18 +147,14 @@ def seconds_per_step(env: gym.Env) -> float:
     """
     env.reset(seed=0)
     env.action_space.seed(0)
-    steps = range(MOST_STEPS)
+    seconds: list[float] = []
     end = time.perf_counter() + MOST_SECONDS
-    seconds = [_seconds_of_step(env) for _ in takewhile(lambda _: time.perf_counter() < end, steps)]
+    while len(seconds) < MOST_STEPS and time.perf_counter() < end:
+        action = env.action_space.sample()
+        start = time.perf_counter()
+        _, _, terminated, truncated, _ = env.step(action)
+        seconds.append(time.perf_counter() - start)
+        if terminated or truncated:
+            env.reset()
     env.close()
     return float(np.median(seconds))
-
-
-def _seconds_of_step(env: gym.Env) -> float:
-    action = env.action_space.sample()
-    start = time.perf_counter()
-    _, _, terminated, truncated, _ = env.step(action)
-    seconds = time.perf_counter() - start
-    if terminated or truncated:
-        env.reset()
-    return seconds

@@ -6,13 +6,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, recv_handle
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
@@ -21,10 +21,11 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
-from sb3_ppo_variants.envs.shared import Block, Numbers, contents_of
+from sb3_ppo_variants.envs.shared import Block, Numbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
+from sb3_ppo_variants.layout import map_parts, structure_of
 
 if sys.platform == "linux":
     import fcntl
@@ -52,6 +53,15 @@ class Stepped(NamedTuple):
 NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
 STEP, NOTHING = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
+# What commands do with a single environment, as in SB3's workers.
+ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
+    "get_attr": lambda env, name: env.get_wrapper_attr(name),
+    "has_attr": lambda env, name: env.has_wrapper_attr(name),
+    "set_attr": lambda env, name_and_value: setattr(env, *name_and_value),
+    "env_method": lambda env, call: env.get_wrapper_attr(call[0])(*call[1], **call[2]),
+    "render": lambda env, _: env.render(),
+    "is_wrapped": is_wrapped,
+}
 
 
 class Group:
@@ -68,7 +78,7 @@ class Group:
         for i, env_fn in enumerate(env_fns, start=first):
             current.value = i
             self._envs.append(check_stays(check_outputs(_patch_env(env_fn()), i), i))
-        self._space = self._envs[0].observation_space
+        self._structure = structure_of(self._envs[0].observation_space)
         self._rows = slice(first, first + len(self._envs))
         self._block: Block | None = None
 
@@ -81,12 +91,11 @@ class Group:
         if command == "step":
             return self._step(data)
         if command == "get_contents":
-            found = {contents_of(env.observation_space, env.action_space) for env in self._envs}
-            return found.pop() if len(found) == 1 else None
+            return common(contents_of(env.observation_space, env.action_space) for env in self._envs)
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
-            return self._space, self._envs[0].action_space
+            return self._envs[0].observation_space, self._envs[0].action_space
         indices, arguments = data
         return [self._ask(command, i, arguments) for i in indices]
 
@@ -115,7 +124,7 @@ class Group:
                 infos[i] = info
         with np.errstate(over="ignore"):
             single = np.array(rewards, np.float32)
-        numbers = Numbers(stack(observations, self._space), single, np.array(dones))
+        numbers = Numbers(stack(observations, self._structure), single, np.array(dones))
         if self._block is None:
             return Stepped(numbers, infos, begun)
         self._block.put(self._rows, numbers)
@@ -127,26 +136,11 @@ class Group:
             self._current.value = i
             results.append(env.reset(seed=seed, **({"options": option} if option else {})))
         observations, infos = zip(*results, strict=True)
-        return stack(observations, self._space), [*infos]
+        return stack(observations, self._structure), [*infos]
 
     def _ask(self, command: str, env_index: int, arguments: Any) -> object:
-        """Do something with one environment, as SB3's workers do."""
         self._current.value = env_index
-        env = self._envs[env_index - self._first]
-        if command == "get_attr":
-            return env.get_wrapper_attr(arguments)
-        if command == "has_attr":
-            with suppress(AttributeError):
-                env.get_wrapper_attr(arguments)
-                return True
-            return False
-        if command == "set_attr":
-            setattr(env, *arguments)
-            return None
-        if command == "env_method":
-            name, positional, named = arguments
-            return env.get_wrapper_attr(name)(*positional, **named)
-        return env.render() if command == "render" else is_wrapped(env, arguments)
+        return ASKED[command](self._envs[env_index - self._first], arguments)
 
     def close(self) -> None:
         """Close all environments."""
@@ -155,16 +149,15 @@ class Group:
             env.close()
 
 
-def stack(observations: Sequence[Any], space: spaces.Space[Any]) -> VecEnvObs:
-    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does."""
-    if isinstance(space, spaces.Dict):
-        return {key: _stack_part([each[key] for each in observations], part) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_stack_part([each[i] for each in observations], part) for i, part in enumerate(space.spaces))
-    return _stack_part(observations, space)
+def stack(observations: Sequence[Any], structure: Any) -> VecEnvObs:
+    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does.
+
+    :param structure: that of the space
+    """
+    return cast(VecEnvObs, map_parts(_stack_part, structure, *observations))
 
 
-def _stack_part(observations: Sequence[Any], space: spaces.Space[Any]) -> np.ndarray:
+def _stack_part(space: spaces.Space[Any], *observations: Any) -> np.ndarray:
     if space.shape is None or space.dtype is None:
         return np.stack(observations)
     with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.

@@ -208,12 +208,17 @@ def _without_frame_skip(spec: EnvSpec) -> str:
     return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
 
-def _spec(env_id: str) -> EnvSpec:
+def register_games() -> None:
+    """:raises ImportError: if the Arcade Learning Environment is not installed"""
     try:
         import ale_py
     except ImportError as error:
         raise ImportError(f"Atari games need ALE: {installation('environments')}") from error
     gym.register_envs(ale_py)
+
+
+def _spec(env_id: str) -> EnvSpec:
+    register_games()
     try:
         spec = spec_of(env_id)
     except (gym.error.Error, ImportError) as error:
@@ -397,11 +402,8 @@ class VecEpisodicLife(VecEnvWrapper):
         :raises ArgumentError: if an info has no ``lives``
         """
         observations = self.venv.reset()
-        self._lives = self._lives_at_reset()
+        self._lives = self._lives_in(self.venv.unwrapped.reset_infos)
         return observations
-
-    def _lives_at_reset(self) -> np.ndarray:
-        return self._lives_in(self.venv.unwrapped.reset_infos)
 
     def _lives_in(self, infos: Infos) -> np.ndarray:
         if not all("lives" in info for info in infos):
@@ -422,7 +424,9 @@ class VecEpisodicLife(VecEnvWrapper):
             infos[i]["TimeLimit.truncated"] = False
             if not dones[i]:
                 infos[i]["terminal_observation"] = take_rows(observations, i)
-        self._lives = np.where(dones, self._lives_at_reset(), lives) if dones.any() else lives
+        self._lives = lives
+        if dones.any():
+            self._lives = np.where(dones, self._lives_in(self.venv.unwrapped.reset_infos), lives)
         return observations, rewards, dones | lost, infos
 
 

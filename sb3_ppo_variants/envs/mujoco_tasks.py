@@ -8,7 +8,7 @@ those of arrays differently.
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,8 @@ from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms
 from sb3_ppo_variants.errors import refuse
 
 Generator: TypeAlias = np.random.Generator
-Test: TypeAlias = Callable[[Simulations], np.ndarray]
+Quantity: TypeAlias = Callable[[Simulations], np.ndarray]
+Costs: TypeAlias = Callable[[Simulations, np.ndarray], np.ndarray]
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
@@ -38,12 +39,17 @@ def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     return np.asarray((low < values) & (values < high))
 
 
+def is_finite(sims: Simulations) -> np.ndarray:
+    """Return which simulations have finite positions and velocities."""
+    return np.asarray(np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1))
+
+
 # Where the robot is.
 
 
-def positions_and_velocities(sims: Simulations, n_hidden: int, bound: float = np.inf) -> np.ndarray:
+def positions_and_velocities(sims: Simulations, n_hidden: int = 0, bound: float = np.inf) -> np.ndarray:
     """Return all positions, possibly without the first ones, which are those in the world, and clipped velocities."""
-    first = n_hidden if sims.settings.exclude_current_positions_from_observation else 0
+    first = n_hidden if n_hidden and sims.settings.exclude_current_positions_from_observation else 0
     velocities = sims.qvel if bound == np.inf else np.minimum(np.maximum(sims.qvel, -bound), bound)
     return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
 
@@ -69,51 +75,32 @@ def tendons(sims: Simulations) -> Terms:
     return {"tendon_length": sims.ten_length, "tendon_velocity": sims.ten_velocity}
 
 
-# How episodes begin.
+def walking_position(sims: Simulations) -> Terms:
+    """Report where a walking humanoid is."""
+    return {**xy_position(sims), **tendons(sims)}
 
 
-def uniform_noise(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Begin near the initial state, with uniform noise."""
+def lying_position(sims: Simulations) -> Terms:
+    """Report where a humanoid that stands up is."""
+    x, y, z = sims.qpos[:, :3].T
+    return {"x_position": x, "y_position": y, "z_distance_from_origin": z - sims.init_qpos[2], **tendons(sims)}
+
+
+def begin_nearby(sims: Simulations, rng: Generator, gaussian: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Begin near the initial state, with uniform noise, or Gaussian noise in velocities."""
     scale = sims.settings.reset_noise_scale
     qpos = sims.init_qpos + rng.uniform(low=-scale, high=scale, size=sims.model.nq)
+    if gaussian:
+        return qpos, sims.init_qvel + scale * rng.standard_normal(sims.model.nv)
     return qpos, sims.init_qvel + rng.uniform(low=-scale, high=scale, size=sims.model.nv)
 
 
-def normal_velocities(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Begin near the initial state, with uniform noise in positions and Gaussian noise in velocities."""
-    scale = sims.settings.reset_noise_scale
-    qpos = sims.init_qpos + rng.uniform(low=-scale, high=scale, size=sims.model.nq)
-    return qpos, sims.init_qvel + scale * rng.standard_normal(sims.model.nv)
+# Robots that run, swim and walk.
 
 
-# Robots in the plane, and the swimmer.
-
-
-def x_of_root(sims: Simulations) -> np.ndarray:
-    """Return the robots' first coordinates."""
-    return sims.qpos[:, 0].copy()
-
-
-def xy_of_root(sims: Simulations) -> np.ndarray:
-    """Return the robots' first two coordinates."""
-    return sims.qpos[:, :2].copy()
-
-
-def run(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
-    """Reward speed."""
-    velocities = (sims.qpos[:, 0] - sims.before) / sims.dt
-    forward = sims.settings.forward_reward_weight * velocities
-    costs = control_costs(sims, actions)
-    return forward - costs, {"x_velocity": velocities, "reward_forward": forward, "reward_ctrl": -costs}
-
-
-def swim(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
-    """Reward speed along the first axis."""
-    velocities = (sims.qpos[:, :2] - sims.before) / sims.dt
-    forward = sims.settings.forward_reward_weight * velocities[:, 0]
-    costs = control_costs(sims, actions)
-    speeds = {"x_velocity": velocities[:, 0], "y_velocity": velocities[:, 1]}
-    return forward - costs, {**speeds, "reward_forward": forward, "reward_ctrl": -costs}
+def root(sims: Simulations, n_axes: int = 2) -> np.ndarray:
+    """Return where the roots of robots are, along their first axes."""
+    return sims.qpos[:, :n_axes].copy()
 
 
 def is_upright(sims: Simulations) -> np.ndarray:
@@ -128,39 +115,65 @@ def is_hopping(sims: Simulations) -> np.ndarray:
     return is_upright(sims) & is_within(others, sims.settings.healthy_state_range).all(axis=1)
 
 
-def unless_healthy(is_healthy: Test, sims: Simulations) -> np.ndarray:
+def unless_healthy(is_healthy: Quantity, sims: Simulations) -> np.ndarray:
     """Terminate the simulations of unhealthy robots, if the task says so."""
     healthy = is_healthy(sims)
     return np.asarray(~healthy if sims.settings.terminate_when_unhealthy else np.zeros_like(healthy))
 
 
-def healthy_ones(is_healthy: Test, sims: Simulations) -> np.ndarray:
-    """Return which robots are healthy, which is known already if the others have terminated."""
-    return ~sims.terminated if sims.settings.terminate_when_unhealthy else is_healthy(sims)
+def move(
+    place: Quantity,
+    is_healthy: Quantity | None,
+    control_costs: Costs,
+    contact_costs: Costs | None,
+    sims: Simulations,
+    actions: np.ndarray,
+) -> tuple[np.ndarray, Terms]:
+    """Reward speed along the first axis and any health, less the costs of torques and any contacts.
 
-
-def walk(is_healthy: Test, sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
-    """Reward speed and health."""
-    velocities = (sims.qpos[:, 0] - sims.before) / sims.dt
-    forward = sims.settings.forward_reward_weight * velocities
-    survive = healthy_ones(is_healthy, sims) * sims.settings.healthy_reward
+    :param place: returns where robots are, of shape ``(n_envs, n_axes)``
+    :param is_healthy: returns which robots are healthy, if that is rewarded
+    """
+    settings = sims.settings
+    velocities = (place(sims) - sims.before) / sims.dt
+    terms = {"x_velocity": velocities[:, 0]}
+    if velocities.shape[1] > 1:
+        terms["y_velocity"] = velocities[:, 1]
+    rewards = terms["reward_forward"] = settings.forward_reward_weight * velocities[:, 0]
+    if is_healthy is not None:
+        # It is known already if the others have terminated.
+        healthy = ~sims.terminated if settings.terminate_when_unhealthy else is_healthy(sims)
+        terms["reward_survive"] = healthy * settings.healthy_reward
+        rewards = rewards + terms["reward_survive"]
     costs = control_costs(sims, actions)
-    terms = {"x_velocity": velocities, "reward_forward": forward, "reward_ctrl": -costs, "reward_survive": survive}
-    return forward + survive - costs, terms
+    terms["reward_ctrl"] = -costs
+    if contact_costs is not None:
+        of_contacts = contact_costs(sims, actions)
+        terms["reward_contact"] = -of_contacts
+        costs = costs + of_contacts
+    return rewards - costs, terms
+
+
+def robot(
+    place: Quantity,
+    is_healthy: Quantity | None = None,
+    control_costs: Costs = control_costs,
+    contact_costs: Costs | None = None,
+    **functions: Any,
+) -> Callable[..., MujocoTask]:
+    """Return the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
+    if is_healthy is not None:
+        functions["terminated"] = partial(unless_healthy, is_healthy)
+    reward = partial(move, place, is_healthy, control_costs, contact_costs)
+    return partial(MujocoTask, reward=reward, track=place, **functions)
 
 
 # Pendulums.
 
 
-def positions_and_velocities_of_all(sims: Simulations) -> np.ndarray:
-    """Return all positions and velocities."""
-    return np.concatenate((sims.qpos, sims.qvel), axis=1)
-
-
 def has_tipped(sims: Simulations) -> np.ndarray:
     """Return which poles have fallen."""
-    finite = np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1)
-    return np.asarray(~finite | (np.abs(sims.qpos[:, 1]) > 0.2))
+    return np.asarray(~is_finite(sims) | (np.abs(sims.qpos[:, 1]) > 0.2))
 
 
 def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
@@ -285,42 +298,21 @@ def xy_of_body(sims: Simulations) -> np.ndarray:
 def is_at_height(sims: Simulations) -> np.ndarray:
     """Return which ants are healthy, by their height."""
     low, high = sims.settings.healthy_z_range
-    finite = np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1)
-    return np.asarray(finite & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
+    return np.asarray(is_finite(sims) & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
 
 
-def crawl(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
-    """Reward speed and health, less the costs of torques and contacts."""
-    settings = sims.settings
-    velocities = (xy_of_body(sims) - sims.before) / sims.dt
-    forward, survive = (
-        velocities[:, 0] * settings.forward_reward_weight,
-        healthy_ones(is_at_height, sims) * settings.healthy_reward,
-    )
-    control = control_costs(sims, actions)
-    contact = settings.contact_cost_weight * np.sum(np.square(flat(clipped_forces(sims))), axis=1)
-    return forward + survive - (control + contact), {
-        "x_velocity": velocities[:, 0],
-        "y_velocity": velocities[:, 1],
-        "reward_forward": forward,
-        "reward_ctrl": -control,
-        "reward_contact": -contact,
-        "reward_survive": survive,
-    }
+def contact_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
+    """Return the costs of an ant's contacts."""
+    costs = sims.settings.contact_cost_weight * np.sum(np.square(flat(clipped_forces(sims))), axis=1)
+    return np.asarray(costs)
 
 
 def observe_humanoid(sims: Simulations) -> np.ndarray:
-    """Return positions and velocities, and quantities of the bodies."""
-    settings = sims.settings
+    """Return positions and velocities, and quantities of the bodies, of which the first are those of the world."""
     parts = [positions_and_velocities(sims, 2)]
-    if settings.include_cinert_in_observation is True:
-        parts.append(flat(sims.cinert[:, 1:]))
-    if settings.include_cvel_in_observation is True:
-        parts.append(flat(sims.cvel[:, 1:]))
-    if settings.include_qfrc_actuator_in_observation is True:
-        parts.append(sims.qfrc_actuator[:, 6:])
-    if settings.include_cfrc_ext_in_observation is True:
-        parts.append(flat(sims.cfrc_ext[:, 1:]))
+    for name, first in {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}.items():
+        if getattr(sims.settings, f"include_{name}_in_observation") is True:
+            parts.append(flat(getattr(sims, name)[:, first:]))
     return np.concatenate(parts, axis=1)
 
 
@@ -331,9 +323,15 @@ def mass_centers(sims: Simulations) -> np.ndarray:
     return centers
 
 
-def impacts(sims: Simulations, weight: float, bounds: tuple[float, float]) -> np.ndarray:
-    """Return the costs of forces from contacts, which are clipped."""
-    low, high = bounds
+def torque_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
+    """Return the weighted squared norm of the controls of each humanoid."""
+    return control_costs(sims, sims.ctrl)
+
+
+def impact_costs(name: str, sims: Simulations, actions: np.ndarray) -> np.ndarray:
+    """Return the costs of forces from contacts, which are clipped; the settings call them ``name``."""
+    weight: float = getattr(sims.settings, f"{name}_cost_weight")
+    low, high = getattr(sims.settings, f"{name}_cost_range")
     return np.asarray(np.clip(weight * np.sum(np.square(flat(sims.cfrc_ext)), axis=1), low, high))
 
 
@@ -342,122 +340,66 @@ def is_standing(sims: Simulations) -> np.ndarray:
     return is_within(sims.qpos[:, 2], sims.settings.healthy_z_range)
 
 
-def stride(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
-    """Reward a humanoid's speed and health, less the costs of torques and contacts."""
-    settings = sims.settings
-    velocities = (mass_centers(sims) - sims.before) / sims.dt
-    forward, survive = (
-        settings.forward_reward_weight * velocities[:, 0],
-        healthy_ones(is_standing, sims) * settings.healthy_reward,
-    )
-    control = control_costs(sims, sims.ctrl)
-    contact = impacts(sims, settings.contact_cost_weight, settings.contact_cost_range)
-    return forward + survive - (control + contact), {
-        "x_velocity": velocities[:, 0],
-        "y_velocity": velocities[:, 1],
-        "reward_survive": survive,
-        "reward_forward": forward,
-        "reward_ctrl": -control,
-        "reward_contact": -contact,
-    }
-
-
 def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
     """Reward a humanoid's height, less the costs of torques and contacts."""
-    settings = sims.settings
     height = sims.qpos[:, 2] / sims.model.opt.timestep
-    control = settings.ctrl_cost_weight * np.square(sims.ctrl).sum(axis=1)
-    impact = impacts(sims, settings.impact_cost_weight, settings.impact_cost_range)
+    control, impact = torque_costs(sims, actions), impact_costs("impact", sims, actions)
     terms = {"reward_linup": height, "reward_quadctrl": -control, "reward_impact": -impact}
     return height - control - impact + 1, terms
 
 
-def humanoid_position(sims: Simulations) -> Terms:
-    """Report where a walking humanoid is."""
-    place = dict(xy_position(sims))
-    distance = place.pop("distance_from_origin")
-    return {**place, **tendons(sims), "distance_from_origin": distance}
-
-
-def lying_position(sims: Simulations) -> Terms:
-    """Report where a humanoid that stands up is."""
-    x, y, z = sims.qpos[:, :3].T
-    return {"x_position": x, "y_position": y, "z_distance_from_origin": z - sims.init_qpos[2], **tendons(sims)}
-
-
+gaussian = partial(begin_nearby, gaussian=True)
+x_of_root = partial(root, n_axes=1)
 # The functions of each id. The rest is in the signature of gymnasium's environment.
 TASKS: Mapping[str, Callable[..., MujocoTask]] = {
-    "HalfCheetah-v5": partial(
-        MujocoTask,
-        observe=partial(positions_and_velocities, n_hidden=1),
-        reward=run,
-        reset=normal_velocities,
-        describe=x_position,
-        track=x_of_root,
+    "HalfCheetah-v5": robot(
+        x_of_root, observe=partial(positions_and_velocities, n_hidden=1), reset=gaussian, describe=x_position
     ),
-    "Hopper-v5": partial(
-        MujocoTask,
-        observe=partial(positions_and_velocities, n_hidden=1, bound=10),
-        reward=partial(walk, is_hopping),
-        reset=uniform_noise,
-        terminated=partial(unless_healthy, is_hopping),
-        describe=x_and_height,
-        track=x_of_root,
-    ),
-    "Walker2d-v5": partial(
-        MujocoTask,
-        observe=partial(positions_and_velocities, n_hidden=1, bound=10),
-        reward=partial(walk, is_upright),
-        reset=uniform_noise,
-        terminated=partial(unless_healthy, is_upright),
-        describe=x_and_height,
-        track=x_of_root,
-    ),
+    **{
+        env_id: robot(
+            x_of_root,
+            is_healthy,
+            observe=partial(positions_and_velocities, n_hidden=1, bound=10),
+            reset=begin_nearby,
+            describe=x_and_height,
+        )
+        for env_id, is_healthy in {"Hopper-v5": is_hopping, "Walker2d-v5": is_upright}.items()
+    },
     "InvertedPendulum-v5": partial(
-        MujocoTask,
-        observe=positions_and_velocities_of_all,
-        reward=stand,
-        reset=uniform_noise,
-        terminated=has_tipped,
+        MujocoTask, observe=positions_and_velocities, reward=stand, reset=begin_nearby, terminated=has_tipped
     ),
     "InvertedDoublePendulum-v5": partial(
-        MujocoTask, observe=observe_two_poles, reward=balance, reset=normal_velocities, terminated=has_fallen
+        MujocoTask, observe=observe_two_poles, reward=balance, reset=gaussian, terminated=has_fallen
     ),
-    "Swimmer-v5": partial(
-        MujocoTask,
-        observe=partial(positions_and_velocities, n_hidden=2),
-        reward=swim,
-        reset=uniform_noise,
-        describe=xy_position,
-        track=xy_of_root,
+    "Swimmer-v5": robot(
+        root, observe=partial(positions_and_velocities, n_hidden=2), reset=begin_nearby, describe=xy_position
     ),
     "Reacher-v5": partial(MujocoTask, observe=observe_reacher, reward=reach, reset=place_target),
     "Pusher-v5": partial(MujocoTask, observe=observe_pusher, reward=push, reset=place_object),
-    "Ant-v5": partial(
-        MujocoTask,
+    "Ant-v5": robot(
+        xy_of_body,
+        is_at_height,
+        contact_costs=contact_costs,
         observe=observe_ant,
-        reward=crawl,
-        reset=normal_velocities,
-        terminated=partial(unless_healthy, is_at_height),
+        reset=gaussian,
         describe=xy_position,
-        track=xy_of_body,
         contact_forces=True,
     ),
-    "Humanoid-v5": partial(
-        MujocoTask,
+    "Humanoid-v5": robot(
+        mass_centers,
+        is_standing,
+        torque_costs,
+        partial(impact_costs, "contact"),
         observe=observe_humanoid,
-        reward=stride,
-        reset=uniform_noise,
-        terminated=partial(unless_healthy, is_standing),
-        describe=humanoid_position,
-        track=mass_centers,
+        reset=begin_nearby,
+        describe=walking_position,
         contact_forces=True,
     ),
     "HumanoidStandup-v5": partial(
         MujocoTask,
         observe=observe_humanoid,
         reward=stand_up,
-        reset=uniform_noise,
+        reset=begin_nearby,
         describe=lying_position,
         contact_forces=True,
     ),

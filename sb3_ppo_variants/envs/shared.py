@@ -2,15 +2,16 @@
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import accumulate
-from math import prod
+from operator import setitem
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
+
+from sb3_ppo_variants.layout import map_parts, parts_of, structure_of
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
 LINE = 64
@@ -18,43 +19,37 @@ KINDS = "biuf"  # of NumPy's types: numbers
 
 
 class Numbers(NamedTuple):
-    """What some environments returned for a step, stacked."""
+    """What some environments returned for a step, stacked, or the types of these arrays."""
 
-    observations: VecEnvObs
-    rewards: np.ndarray
-    dones: np.ndarray
-
-
-class Array(NamedTuple):
-    """The part of an array that belongs to one environment."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    observations: Any
+    rewards: Any
+    dones: Any
 
 
 class Contents(NamedTuple):
-    """What is shared for each environment."""
+    """The types, with their shapes, of what is shared for each environment."""
 
-    actions: Array
-    observations: tuple[Array, ...]
-    names: tuple[str, ...] | None
-    """Keys of a dictionary, which is empty for a tuple; ``None`` for a single observation."""
+    actions: np.dtype[Any]
+    numbers: Numbers
 
 
 def contents_of(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Contents | None:
     """Return what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
-    names: tuple[str, ...] | None = None
-    observed: list[spaces.Space[Any]] = [observation_space]
-    if isinstance(observation_space, spaces.Dict):
-        names, observed = tuple(observation_space.spaces), [*observation_space.spaces.values()]
-    elif isinstance(observation_space, spaces.Tuple):
-        names, observed = (), [*observation_space.spaces]
-    arrays = []
-    for space in (action_space, *observed):
+    for space in (action_space, *(part for _, part in parts_of(observation_space))):
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
             return None
-        arrays.append(Array(tuple(space.shape), space.dtype))
-    return Contents(arrays[0], tuple(arrays[1:]), names)
+    observations = map_parts(_type_of, structure_of(observation_space))
+    return Contents(_type_of(action_space), Numbers(observations, np.dtype(np.float32), np.dtype(bool)))
+
+
+def _type_of(space: spaces.Space[Any]) -> np.dtype[Any]:
+    return np.dtype((space.dtype, space.shape))
+
+
+def common(values: Iterable[Contents | None]) -> Contents | None:
+    """Return the contents that all values are; ``None`` if they differ."""
+    first, *others = values
+    return first if all(other == first for other in others) else None
 
 
 class Block:
@@ -64,13 +59,10 @@ class Block:
     """
 
     def __init__(self, memory: int, contents: Contents, n_envs: int):
-        arrays, offsets = _places(contents, n_envs)
-        shared = mmap.mmap(memory, offsets[-1])
-        self.actions, self._rewards, self._dones, *self._observations = [
-            np.ndarray((n_envs, *array.shape), array.dtype, shared, offset)
-            for array, offset in zip(arrays, offsets, strict=False)
-        ]
-        self._names = contents.names
+        shared = mmap.mmap(memory, sum(_sizes(contents, n_envs)))
+        offsets = accumulate(_sizes(contents, n_envs), initial=0)
+        arrays = map_parts(lambda dtype: np.ndarray(n_envs, dtype, shared, next(offsets)), contents)
+        self.actions, (self._observations, self._rewards, self._dones) = arrays
 
     def takes(self, actions: object) -> bool:
         """Whether the actions are an array of the shape and type of :attr:`actions`."""
@@ -80,29 +72,16 @@ class Block:
     def put(self, rows: slice, numbers: Numbers) -> None:
         """Write what the environments of some rows returned."""
         self._rewards[rows], self._dones[rows] = numbers.rewards, numbers.dones
-        observations: Any = numbers.observations
-        if self._names is None:
-            observations = [observations]
-        elif self._names:
-            observations = observations.values()
-        for array, values in zip(self._observations, observations, strict=True):
-            array[rows] = values
+        map_parts(lambda array, new: setitem(array, rows, new), self._observations, numbers.observations)
 
     def take(self) -> Numbers:
         """Return a copy of what all environments returned."""
-        copies = [array.copy() for array in self._observations]
-        observations: VecEnvObs = copies[0]
-        if self._names is not None:
-            observations = dict(zip(self._names, copies, strict=True)) if self._names else tuple(copies)
-        return Numbers(observations, self._rewards.copy(), self._dones.copy())
+        return Numbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
 
 
-def _places(contents: Contents, n_envs: int) -> tuple[Sequence[Array], Sequence[int]]:
-    """Return all arrays and their offsets in bytes, followed by the number of bytes."""
-    rewards, dones = Array((), np.dtype(np.float32)), Array((), np.dtype(bool))
-    arrays = (contents.actions, rewards, dones, *contents.observations)
-    sizes = [n_envs * prod(array.shape) * array.dtype.itemsize for array in arrays]
-    return arrays, [*accumulate((-(-size // LINE) * LINE for size in sizes), initial=0)]
+def _sizes(contents: Contents, n_envs: int) -> list[int]:
+    """Return the number of bytes of each array, in whole lines."""
+    return [-(-n_envs * dtype.itemsize // LINE) * LINE for _, dtype in parts_of(contents)]
 
 
 def open_memory(contents: Contents, n_envs: int) -> int:
@@ -116,5 +95,5 @@ def open_memory(contents: Contents, n_envs: int) -> int:
     else:
         with TemporaryFile() as file:
             memory = os.dup(file.fileno())
-    os.ftruncate(memory, _places(contents, n_envs)[1][-1])
+    os.ftruncate(memory, sum(_sizes(contents, n_envs)))
     return memory

@@ -152,9 +152,7 @@ def try_out(task: MujocoTask, sims: Simulations) -> int:
     rewards, terms = task.reward(sims, np.zeros((n_envs, model.nu), np.float32))
     qpos, qvel = task.reset(sims, np.random.default_rng(0))
     observations = task.observe(sims)
-    columns = {
-        f"{key!r} of the infos": np.empty(len([*column])) for key, column in {**task.describe(sims), **terms}.items()
-    }
+    terms = {**task.describe(sims), **terms}
     sims.complete()
     shapes = {
         "reward": (np.shape(rewards), (n_envs,)),
@@ -162,7 +160,7 @@ def try_out(task: MujocoTask, sims: Simulations) -> int:
         "reset's qpos": (np.shape(qpos), (model.nq,)),
         "reset's qvel": (np.shape(qvel), (model.nv,)),
         "observe": (np.shape(observations), (n_envs, *np.shape(observations)[1:2])),
-        **{name: (column.shape, (n_envs,)) for name, column in columns.items()},
+        **{f"{key!r} of the infos": ((len([*column]),), (n_envs,)) for key, column in terms.items()},
     }
     for name, (shape, expected) in shapes.items():
         if shape != expected:

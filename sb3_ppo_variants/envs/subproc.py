@@ -14,7 +14,7 @@ from ctypes import c_int
 from itertools import chain, pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import gymnasium as gym
 import numpy as np
@@ -24,9 +24,10 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
+from sb3_ppo_variants.envs.shared import Block, common, open_memory
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
+from sb3_ppo_variants.layout import map_parts
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
@@ -106,9 +107,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             return None
         for worker in self.remotes:
             worker.send(("get_contents", None))
-        found = {worker.recv() for worker in self.remotes}
-        contents: Contents | None = found.pop()
-        if contents is None or found:
+        contents = common([worker.recv() for worker in self.remotes])
+        if contents is None:
             return None
         memory = open_memory(contents, self.num_envs)
         try:
@@ -135,7 +135,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send_pickled(STEP)
         else:
             for worker in self.remotes:
-                worker.send(("step", actions[worker.indices.start : worker.indices.stop]))
+                worker.send(("step", actions[worker.rows]))
         self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -152,19 +152,17 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             return *self._block.take(), infos
         numbers: Any = [answer.numbers for answer in answers if answer is not None]
         observations, rewards, dones = zip(*numbers, strict=True)
-        return _join(observations), np.concatenate(rewards), np.concatenate(dones), infos
+        return map_parts(_join, *observations), np.concatenate(rewards), np.concatenate(dones), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
         for worker in self.remotes:
-            own = slice(worker.indices.start, worker.indices.stop)
-            worker.send(("reset", (self._seeds[own], self._options[own])))
+            worker.send(("reset", (self._seeds[worker.rows], self._options[worker.rows])))
         observations, infos = zip(*[worker.recv() for worker in self.remotes], strict=True)
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
         self._reset_options()
-        joined: VecEnvObs = _join(observations)
-        return joined
+        return cast(VecEnvObs, map_parts(_join, *observations))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Return a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
@@ -198,7 +196,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     def _ask(self, command: str, arguments: object, indices: VecEnvIndices = None) -> list[Any]:
         """Send each worker one message about its environments among the indices; return the answers in their order."""
         asked: dict[Worker, list[int]] = defaultdict(list)
-        owners = [worker for worker in self.remotes for _ in worker.indices]
+        owners = [worker for worker in self.remotes for _ in range(self.num_envs)[worker.rows]]
         targets = [range(self.num_envs)[i] for i in self._get_indices(indices)]
         for i in targets:
             asked[owners[i]].append(i)
@@ -233,8 +231,8 @@ class Worker(Exchange):
     def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
         self._timeout = timeout
         self._hangs = False
-        self.indices = range(first, first + len(env_fns))
-        """Indices of its environments."""
+        self.rows = slice(first, first + len(env_fns))
+        """Which environments are its own."""
         self._current: c_int = context.RawValue(c_int, first)
         pipe, child = context.Pipe()
         if timeout is not None:
@@ -334,10 +332,5 @@ def limit_messages(pipe: Connection, seconds: float) -> None:
                 end.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
-def _join(parts: Sequence[Any]) -> Any:
-    """Join the stacked observations of the workers."""
-    if isinstance(parts[0], dict):
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    if isinstance(parts[0], tuple):
-        return tuple(map(np.concatenate, zip(*parts, strict=True)))
-    return np.concatenate(parts)
+def _join(*arrays: np.ndarray) -> np.ndarray:
+    return np.concatenate(arrays)

@@ -8,6 +8,7 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import gymnasium as gym
@@ -19,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
 from sb3_ppo_variants.guards.outputs import Watch, as_real_array
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, is_hybrid, parts_of
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, Path, is_hybrid, parts_of
 
 METHOD = "action_masks"
 # Raises an error that names a mask, what was found, and what is allowed.
@@ -87,43 +88,39 @@ def flatten(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> 
     if not is_structure(space, mask):
         return _flat(space, mask, quantity, refuse_it)
     assert is_hybrid(space)
-    of_parts = _divide(space, mask, quantity, "", refuse_it)
+    masks = dict(_divide(space, mask, quantity, (), refuse_it))
     arrays = []
-    for part, of_part in zip(HybridLayout(space).parts, of_parts, strict=True):
-        sizes, of = choices(part.flat), f"{quantity} of the part {part.name!r}"
-        if sizes is None:
-            if of_part is not None:
-                refuse_it(of, repr(of_part), "None or left out, because the part is a Box")
-            continue
-        arrays.append(np.ones(sum(sizes), bool) if of_part is None else _flat(part.flat, of_part, of, refuse_it))
+    for part, (path, _) in zip(HybridLayout(space).parts, parts_of(space), strict=True):
+        sizes, of, of_part = choices(part.flat), f"{quantity} of the part {part.name!r}", masks.get(path)
+        if of_part is None:
+            arrays.append(np.ones(sum(sizes or ()), bool))
+        elif sizes is None:
+            refuse_it(of, repr(of_part), "None or left out, because the part is a Box")
+        else:
+            arrays.append(_flat(part.flat, of_part, of, refuse_it))
     return np.concatenate(arrays)
 
 
-def _divide(space: AnySpace, mask: Any, quantity: str, name: str, refuse_it: Refuse) -> Iterator[object]:
-    """Return the masks of the undivided parts of a space in order, ``None`` for those that are left out."""
-    if mask is None:
-        yield from (None for _ in parts_of(space))
+def _divide(space: AnySpace, mask: Any, quantity: str, path: Path, refuse_it: Refuse) -> Iterator[tuple[Path, object]]:
+    """Return the masks of the undivided parts of a space, with their paths, except those that are left out."""
+    if mask is None or not is_hybrid(space):
+        yield path, mask
         return
-    if not is_hybrid(space):
-        yield mask
-        return
-    of = f"{quantity} of the part {name!r}" if name else quantity
+    of = f"{quantity} of the part {'.'.join(map(str, path))!r}" if path else quantity
     if isinstance(space, spaces.Dict):
         names = ", ".join(map(repr, space))
         if not isinstance(mask, Mapping):
             refuse_it(of, repr(mask), f"a dict with masks of {names}")
         if unknown := [key for key in mask if key not in space.spaces]:
             refuse_it(of, f"a dict with {unknown[0]!r}", f"one with masks of {names}")
-        inner: list[tuple[str | int, AnySpace, Any]] = [
-            (key, part, mask.get(key)) for key, part in space.spaces.items()
-        ]
+        of_parts: Mapping[Any, object] = mask
     else:
         n = len(space.spaces)
         if not isinstance(mask, tuple) or len(mask) != n:
             refuse_it(of, repr(mask), f"a tuple of {n} masks, None for parts without one")
-        inner = [(i, part, mask[i]) for i, part in enumerate(space.spaces)]
-    for key, part, of_part in inner:
-        yield from _divide(part, of_part, quantity, f"{name}.{key}" if name else str(key), refuse_it)
+        of_parts = dict(enumerate(mask))
+    for key, of_part in of_parts.items():
+        yield from _divide(space[key], of_part, quantity, (*path, key), refuse_it)
 
 
 class MaskCheck:
@@ -163,11 +160,7 @@ class MaskCheck:
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
-
-        def refuse_it(quantity: str, found: str, allowed: str) -> NoReturn:
-            self._watch.refuse(quantity, found, allowed, env_index)
-
-        return flatten(self._space, mask, "action mask", refuse_it)
+        return flatten(self._space, mask, "action mask", partial(self._watch.refuse, env_index=env_index))
 
 
 class Masks:

@@ -22,7 +22,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.preprocessing import get_action_dim, get_obs_shape
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.save_util import json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
@@ -33,7 +33,7 @@ from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_name
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
-from sb3_ppo_variants.layout import layout_of
+from sb3_ppo_variants.layout import layout_of, parts_of
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
@@ -369,7 +369,12 @@ def _check(file: str, name: str, rule: Rule, value: Any) -> None:
 
 def _check_rollout(file: str, values: Values, n_envs: int) -> None:
     """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
-    row = 4 * (get_action_dim(layout_of(values["action_space"]).rows) + 6) + _count_bytes(values["observation_space"])
+    # Python's integers do not overflow.
+    observations = (
+        math.prod(map(int, part.shape or ()), start=4 if part.dtype is None else part.dtype.itemsize)
+        for _, part in parts_of(values["observation_space"])
+    )
+    row = 4 * (get_action_dim(layout_of(values["action_space"]).rows) + 6) + sum(observations)
     size = values.get("n_steps", 1) * n_envs * row
     if size > LARGEST_ROLLOUT:
         raise DamagedFileError(
@@ -378,15 +383,6 @@ def _check_rollout(file: str, values: Values, n_envs: int) -> None:
             f"is {values['n_steps']} for {n_envs} environments, whose rollout would take {size / 2**30:.1f} GiB, more "
             f"than the {LARGEST_ROLLOUT / 2**30:.0f} that weights_only=True allows; load(..., n_steps=...) replaces it",
         )
-
-
-def _count_bytes(space: spaces.Space[object]) -> int:
-    if isinstance(space, spaces.Dict):
-        return sum(map(_count_bytes, space.spaces.values()))
-    shape = get_obs_shape(space)
-    assert isinstance(shape, tuple)  # It is a dict for Dict spaces only.
-    # Python's integers do not overflow.
-    return math.prod(map(int, shape), start=4 if space.dtype is None else space.dtype.itemsize)
 
 
 @contextmanager

@@ -77,8 +77,7 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
     """
     env = model.env
     assert env is not None
-    (own_seed,) = np.random.SeedSequence([seed, model.num_timesteps, *([rank] if rank else [])]).generate_state(1)
-    seed = int(own_seed) >> 1  # Some environments only accept 31 bits.
+    (seed,) = _derive_seeds([seed, model.num_timesteps, *([rank] if rank else [])], 1)
     seed_episodes(env, seed)
     env.action_space.seed(seed)
     model._last_obs = env.reset()  # type: ignore[assignment]
@@ -91,6 +90,11 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
         model._last_original_obs = model._vec_normalize_env.get_original_obs()
     if model.use_sde:
         model.policy.reset_noise(env.num_envs)
+
+
+def _derive_seeds(numbers: list[int], n: int) -> list[int]:
+    # Some environments only accept 31 bits.
+    return [int(seed) >> 1 for seed in np.random.SeedSequence(numbers).generate_state(n)]
 
 
 def seed_episodes(env: VecEnv, seed: int) -> None:
@@ -162,9 +166,9 @@ def restore_memories(callback: BaseCallback, memories: Memories) -> None:
 def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
     """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
     evaluations = [one for one in walk(callback) if isinstance(one, EvalCallback)]
-    seeds = np.random.SeedSequence([seed, num_timesteps, len(evaluations)]).generate_state(len(evaluations))
+    seeds = _derive_seeds([seed, num_timesteps, len(evaluations)], len(evaluations))
     for evaluation, own_seed in zip(evaluations, seeds, strict=True):
-        seed_episodes(evaluation.eval_env, int(own_seed) >> 1)  # Some environments only accept 31 bits.
+        seed_episodes(evaluation.eval_env, own_seed)
 
 
 def walk(callback: BaseCallback) -> Iterator[BaseCallback]:
