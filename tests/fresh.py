@@ -1,5 +1,6 @@
 """Fresh interpreters that start quickly: they are forked from a server that has already imported large packages."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -15,7 +16,7 @@ import torch as th
 
 # PyTorch imports its compiler at the first step of an optimizer.
 IMPORTED = [
-    "sb3_ppo_variants",
+    "sb3_ppo_variants.variants",
     "sb3_contrib",
     "torch._dynamo",
     "torch.utils.tensorboard",
@@ -63,6 +64,7 @@ def _begin(output: str, folder: str, environment: dict[str, str], function: Call
 
 def as_new() -> None:
     """Reset the state that a process has inherited from the one that it was forked from, except its imports."""
+    gc.freeze()  # A garbage collection would otherwise copy all that was imported.
     np.random.seed()
     th.seed()
     th.set_num_threads(1)
