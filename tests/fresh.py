@@ -24,6 +24,9 @@ IMPORTED = [
     "matplotlib.pyplot",
     "pandas",
     "pytest",
+    # Most of what rl_zoo3 needs. It changes gymnasium itself, so it is left out.
+    "optuna.visualization",
+    "huggingface_sb3",
 ]
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 FRESH: Any = multiprocessing.get_context(METHOD)
