@@ -62,6 +62,7 @@ def _begin(output: str, folder: str, environment: dict[str, str], function: Call
     os.chdir(folder)
     as_new()
     multiprocessing.set_start_method(None, force=True)  # Back to the platform's default.
+    multiprocessing.set_forkserver_preload(["sb3_ppo_variants.envs"])  # Once for all workers of environments.
     function(*args)
 
 
