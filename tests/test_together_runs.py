@@ -278,16 +278,16 @@ def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:
 
 
 def whole_and_cut(folder: str) -> tuple[np.ndarray, float]:
-    whole = part(f"{folder}/whole", 1024, False)
-    part(f"{folder}/cut", 640, False)
+    whole = part(f"{folder}/whole", 512, False)
+    part(f"{folder}/cut", 384, False)
     return whole
 
 
 def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
     whole = answers(whole_and_cut, 2, str(tmp_path))
-    resumed = answers(part, 2, str(tmp_path / "cut"), 1024, True)
+    resumed = answers(part, 2, str(tmp_path / "cut"), 512, True)
     for (expected, expected_coef), (found, coef) in zip(whole, resumed, strict=True):
         np.testing.assert_array_equal(found, expected)
         assert coef == expected_coef
     with pytest.raises(ArgumentError, match="the run had 2 processes and cannot be resumed exactly with 1"):
-        part(str(tmp_path / "cut"), 1024, True)
+        part(str(tmp_path / "cut"), 512, True)

@@ -53,14 +53,6 @@ def train(folder: Path, algorithm: str, *options: str) -> Path:
     return max((folder / "logs" / algorithm).glob(f"{ENV}_*")) / f"{ENV}.zip"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the logs of a run of ``ppo_clip``."""
-    folder = tmp_path_factory.mktemp("zoo")
-    train(folder, "ppo_clip", "--eval-freq", "-1")
-    return folder
-
-
 def test_train_and_enjoy(tmp_path: Path) -> None:
     saved = train(
         tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "board"
@@ -275,10 +267,11 @@ def test_ffmpeg_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_uploaded_names_our_commands(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploaded = trained / f"hub/ppo_clip-{ENV}"
+def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, "ppo_clip", "--eval-freq", "-1")
+    uploaded = tmp_path / f"hub/ppo_clip-{ENV}"
     uploaded.mkdir(parents=True)
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(tmp_path)
     options = ["--algo", "ppo_clip", "--env", ENV, "-f", "logs", "-orga", "someone", "--no-render"]
     monkeypatch.setattr(sys, "argv", ["push_to_hub", *options])
     with (
