@@ -50,7 +50,8 @@ def paste(code: str) -> None:
     """
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-    init, learn = OnPolicyAlgorithm.__init__, OnPolicyAlgorithm.learn
+    init: Any = OnPolicyAlgorithm.__init__
+    learn = OnPolicyAlgorithm.learn
 
     def init_short(self: Any, *args: Any, n_steps: int, **arguments: Any) -> None:
         init(self, *args, n_steps=min(n_steps, MAX_STEPS), **arguments)

@@ -89,7 +89,7 @@ def test_an_experiment_changes_no_recipe(config: str | None, tmp_path: Path) -> 
 
 
 def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
-    settings = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
+    settings: dict[str, Any] = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
     models: list[Any] = []
     for fast_envs in (False, True):
         models.append(set_up("HalfCheetah-v5", None, tmp_path, fast_envs=fast_envs, **settings).learn(256))
