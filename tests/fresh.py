@@ -1,5 +1,6 @@
 """Fresh interpreters that start quickly: they are forked from a server that has already imported large packages."""
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -15,7 +16,7 @@ import torch as th
 
 # PyTorch imports its compiler at the first step of an optimizer.
 IMPORTED = [
-    "sb3_ppo_variants",
+    "sb3_ppo_variants.variants",
     "sb3_contrib",
     "torch._dynamo",
     "torch.utils.tensorboard",
@@ -23,6 +24,9 @@ IMPORTED = [
     "matplotlib.pyplot",
     "pandas",
     "pytest",
+    # Most of what rl_zoo3 needs. It changes gymnasium itself, so it is left out.
+    "optuna.visualization",
+    "huggingface_sb3",
 ]
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 FRESH: Any = multiprocessing.get_context(METHOD)
@@ -58,11 +62,13 @@ def _begin(output: str, folder: str, environment: dict[str, str], function: Call
     os.chdir(folder)
     as_new()
     multiprocessing.set_start_method(None, force=True)  # Back to the platform's default.
+    multiprocessing.set_forkserver_preload(["sb3_ppo_variants.envs"])  # Once for all workers of environments.
     function(*args)
 
 
 def as_new() -> None:
     """Reset the state that a process has inherited from the one that it was forked from, except its imports."""
+    gc.freeze()  # A garbage collection would otherwise copy all that was imported.
     np.random.seed()
     th.seed()
     th.set_num_threads(1)

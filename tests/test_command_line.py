@@ -5,13 +5,13 @@ import json
 import subprocess
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import sb3_ppo_variants
+from fresh import ended, run_module
 from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
@@ -31,8 +31,8 @@ finally:
 HELP = [["--help"], *([name, "--help"] for name in options.COMMANDS)]
 
 
-def run(module: str, *arguments: str, missing: Sequence[str] = OPTIONAL) -> subprocess.CompletedProcess[str]:
-    given = json.dumps([missing, module, *arguments])
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    given = json.dumps([OPTIONAL, module, *arguments])
     return subprocess.run([sys.executable, "-c", SCRIPT, given], capture_output=True, text=True, check=False)
 
 
@@ -57,11 +57,17 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     assert line.endswith("): pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
+def compare_without_plotly() -> None:
+    for name in ["plotly", *sys.modules]:
+        if name.partition(".")[0] == "plotly":
+            sys.modules[name] = None  # type: ignore[assignment]
+    run_module("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", "out")
+
+
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = run("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", str(out), missing=["plotly"])
+    result = ended(compare_without_plotly, folder=tmp_path)
     assert "needs more packages" in result.stderr.splitlines()[-1]
-    assert not out.exists()
+    assert result.returncode == 1 and not list(tmp_path.iterdir())
 
 
 def test_the_names_in_the_help_are_those_of_the_tables() -> None:

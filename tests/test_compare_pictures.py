@@ -111,7 +111,7 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
         pyplot.close(name.get_figure())
 
 
-@pytest.mark.usefixtures("only_png")
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path / "runs", RECORDS)
     packed = tmp_path / "deeper" / "packed.jsonl.gz"
@@ -126,7 +126,7 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert packed.read_bytes() == first
 
 
-@pytest.mark.usefixtures("only_png")
+@pytest.mark.usefixtures("blank_pictures")
 def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
     logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
     runs: list[Any] = [{**each, **logged} for each in RECORDS]

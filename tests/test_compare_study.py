@@ -1,5 +1,6 @@
 """The page of the study of Table 1, from records made by hand and from the committed ones."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,11 +142,19 @@ def summary() -> str:
     return " ".join(section("In short", ROOT / "docs" / "table1-study.md").split())
 
 
+@cache
+def committed_runs() -> list[records.Record]:
+    return records.unpack(ROOT / "results" / "table1-study.jsonl.gz")[0]
+
+
+@cache
+def committed_outcomes() -> dict[str, Any]:
+    return {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(committed_runs()))}
+
+
 @needs_records
 def test_the_page_sums_up_what_the_records_give() -> None:
-    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
-    outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
-    short = summary()
+    outcomes, short = committed_outcomes(), summary()
     assert "the lowest mean score of the four settings under all ten conditions" in short
     assert len(outcomes) == 10 and all(each.means.index[-1] == "ppo_unclipped" for each in outcomes.values())
     none = pd.Series({name: each.means["ppo_unclipped"] for name, each in outcomes.items()})
@@ -161,8 +170,7 @@ def test_the_page_sums_up_what_the_records_give() -> None:
 
 @needs_records
 def test_the_page_says_what_two_seeds_can_tell() -> None:
-    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
-    outcomes = {outcome.conditions: outcome for outcome in study.outcomes(scores.comparisons(found))}
+    outcomes = committed_outcomes()
     apart = {name: outcome.apart for name, outcome in outcomes.items() if outcome.apart}
     assert apart.keys() == {"text", "observations not normalised", "advantages not normalised"}
     pairs = [pair for of_row in apart.values() for pair in of_row.split(", ")]
@@ -177,7 +185,7 @@ def test_the_page_says_what_two_seeds_can_tell() -> None:
 
 @needs_records
 def test_the_page_says_where_none_learns_under_the_protocol_of_sb3() -> None:
-    found, _ = records.unpack(ROOT / "results" / "table1-study.jsonl.gz")
+    found = committed_runs()
     runs = pd.DataFrame(found).assign(digest=[records.digest(run["conditions"]) for run in found])
     sb3 = next(each for each in PRESET.studied if each.protocol == "sb3" and not each.switched)
     means = runs[runs.digest == records.digest(sb3.description())].pivot_table("score", "env", "label")[LABELS]

@@ -19,8 +19,8 @@ BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r"(?<![\\$])\$(?!\$)([^$]+)\$")
-# One rollout and one update.
-MAX_TIMESTEPS = 1
+# One short rollout and one update.
+MAX_STEPS, MAX_TIMESTEPS = 64, 1
 
 
 class Block(NamedTuple):
@@ -46,16 +46,21 @@ def blocks() -> list[Any]:
 def paste(code: str) -> None:
     """Run a block as the main module.
 
-    The only difference from a user's interpreter is that models learn for only one rollout.
+    The only difference from a user's interpreter is that models learn for only one rollout, and that it is short.
     """
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
+    init: Any = OnPolicyAlgorithm.__init__
     learn = OnPolicyAlgorithm.learn
 
-    def briefly(self: Any, total_timesteps: int, *args: Any, **arguments: Any) -> Any:
+    def init_short(self: Any, *args: Any, n_steps: int, **arguments: Any) -> None:
+        init(self, *args, n_steps=min(n_steps, MAX_STEPS), **arguments)
+
+    def learn_briefly(self: Any, total_timesteps: int, *args: Any, **arguments: Any) -> Any:
         return learn(self, min(total_timesteps, MAX_TIMESTEPS), *args, **arguments)
 
-    OnPolicyAlgorithm.learn = briefly  # type: ignore[method-assign]
+    OnPolicyAlgorithm.__init__ = init_short  # type: ignore[assignment, method-assign]
+    OnPolicyAlgorithm.learn = learn_briefly  # type: ignore[method-assign]
     run_code(code)
 
 

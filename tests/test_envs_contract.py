@@ -129,7 +129,7 @@ def test_no_step_is_a_reset(name: str) -> None:
     venv.reset()
     lengths = np.zeros(N_ENVS, int)
     observations: Any
-    for action in actions(venv, 150):
+    for action in actions(venv, 75):
         observations, rewards, dones, infos = venv.step(action)
         lengths += 1
         np.testing.assert_array_equal(rewards, 1)
@@ -181,6 +181,7 @@ def test_the_native_poles_go_on_while_others_begin_anew() -> None:
                 pole.state = observations[i].astype(np.float64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_closing_twice(name: str) -> None:
     venv = BACKENDS[name](n_envs=N_ENVS)
@@ -189,6 +190,7 @@ def test_closing_twice(name: str) -> None:
     venv.close()
 
 
+@pytest.mark.sampled(2)
 def test_attributes_and_wrappers_can_be_asked_for(venv: VecEnv) -> None:
     assert venv.get_attr("render_mode") == [venv.render_mode] * N_ENVS
     assert venv.get_attr("render_mode", indices=[0, 2]) == [venv.render_mode] * 2
@@ -243,7 +245,7 @@ def test_a_monitor_file_of_all(name: str, tmp_path: Path) -> None:
     venv = BACKENDS[name](n_envs=N_ENVS, seed=0, monitor_dir=str(tmp_path))
     venv.reset()
     episodes = []
-    for action in actions(venv, 300):
+    for action in actions(venv, 120):
         episodes += [info["episode"] for info in venv.step(action)[3] if "episode" in info]
     venv.close()
     written = load_results(str(tmp_path))

@@ -118,17 +118,17 @@ def assert_same(ours: VecEnv, theirs: VecEnv, n_steps: int, control: Controller)
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("env_id", IDS)
 def test_random_actions(env_id: str) -> None:
-    ours, theirs = pair(env_id)
+    ours, theirs = pair(env_id, max_episode_steps=150)
     # Weak actions keep the pendulums up for a while.
     control = random_controller(ours, 0.05 if env_id.startswith("Inverted") else 1.0)
-    assert assert_same(ours, theirs, 1010, control) >= N_ENVS
+    assert assert_same(ours, theirs, 310, control) >= 2 * N_ENVS
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("env_id", IDS)
 def test_actions_of_a_policy(env_id: str) -> None:
     ours, theirs = pair(env_id, 1)
-    assert_same(ours, theirs, 300, policy_controller(ours))
+    assert_same(ours, theirs, 100, policy_controller(ours))
 
 
 @pytest.mark.sampled(5)

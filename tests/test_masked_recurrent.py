@@ -302,7 +302,7 @@ class Sign(gym.Env):
 
 def test_evaluation_keeps_the_memory() -> None:
     env = DummyVecEnv([Sign] * 4)
-    model = small_both(PPOClip, env, learning_rate=1e-2, n_epochs=5, batch_size=64).learn(3_000)
+    model = small_both(PPOClip, env, learning_rate=1e-2, batch_size=64, n_epochs=10).learn(1_200)
     with pytest.warns(UserWarning, match="Monitor"):
         assert evaluate_policy(WithMasks(model, env), env, 40)[0] == 1.0
     with pytest.raises(ArgumentError, match=r"^state=None: episodes go on .* use SB3's with .*WithMasks\(model, env\)"):

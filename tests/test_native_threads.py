@@ -159,7 +159,7 @@ def updated_weights(model: Any) -> list[float]:
 
 
 @pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_that_are_started_after_an_update(method: str) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system has no {method}")

@@ -107,7 +107,6 @@ def test_a_wrong_gradient_is_found(name: str, wrong: Wrong) -> None:
         check_gradient(Mistaken(kl_coef=1.0))
 
 
-@pytest.mark.sampled(6)
 @dataclass(frozen=True, kw_only=True)
 class DualClipped(Clipped):
     """Clips r A at c A where A < 0, as in https://arxiv.org/abs/1912.09729, eq. 5.

@@ -52,7 +52,7 @@ def save_again_and_again(path: Path, started: Any) -> None:
         model.save(path)
 
 
-@pytest.mark.parametrize("n_kills", [15, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_kills", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_while_it_saves(n_kills: int, tmp_path: Path) -> None:
     path = tmp_path / "model.zip"
     model_of(1).save(path)

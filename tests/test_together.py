@@ -30,7 +30,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 
-N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 4
+N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 2
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {"clip_range_vf": 0.2, "ent_coef": 0.01}),
     "adaptive": (PPOAdaptiveKL, {}),

@@ -314,7 +314,7 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(hanging: str) -> None:
         from sb3_ppo_variants import WorkerError
         from sb3_ppo_variants.envs import SafeSubprocVecEnv
         env_fns = [lambda: {hanging}, partial(NoiseEnv, BOX)]
-        env = SafeSubprocVecEnv(env_fns, start_method="fork", timeout=2, n_workers=2)
+        env = SafeSubprocVecEnv(env_fns, start_method="fork", timeout=1, n_workers=2)
         print(*[process.pid for process in env.processes], flush=True)
         env.reset()
         with suppress(WorkerError):
@@ -366,7 +366,7 @@ def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> No
     ours.seed(4), theirs.seed(4)
     observations = ours.reset(), theirs.reset()
     n_dones = 0
-    for _ in range(200):
+    for _ in range(40):
         np.testing.assert_equal(*observations)
         np.testing.assert_equal(list(ours.reset_infos), theirs.reset_infos)
         parts = [each.values() if isinstance(each, dict) else each for each in observations]

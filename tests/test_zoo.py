@@ -53,14 +53,6 @@ def train(folder: Path, algorithm: str, *options: str) -> Path:
     return max((folder / "logs" / algorithm).glob(f"{ENV}_*")) / f"{ENV}.zip"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the logs of a run of ``ppo_clip``."""
-    folder = tmp_path_factory.mktemp("zoo")
-    train(folder, "ppo_clip", "--eval-freq", "-1")
-    return folder
-
-
 def test_train_and_enjoy(tmp_path: Path) -> None:
     saved = train(
         tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "board"
@@ -72,15 +64,17 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert list((tmp_path / "board").rglob("events.out.*"))
     model = PPOAdaptiveKL.load(saved)
     assert (model.num_timesteps, model.n_envs, model.seed) == (1024, 8, 1)
-    output = zoo(tmp_path, "enjoy", "--algo", "ppo_adaptive_kl", "--env", ENV, "-f", "logs", "--no-render")
+    output = zoo(tmp_path, "enjoy", "--algo", "ppo_adaptive_kl", "--env", ENV, "-f", "logs", "--no-render", "-n", "200")
     assert "Mean reward" in output
 
 
-def set_up(env_id: str, config: str | None, folder: Path, **hyperparams: object) -> BaseAlgorithm:
-    """Set up an experiment of ``ppo_clip`` in this process, as ``train`` does."""
+def set_up(
+    env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", **hyperparams: object
+) -> BaseAlgorithm:
+    """Set up an experiment in this process, as ``train`` does."""
     args = argparse.Namespace(conf_file=config)
     options = {"n_timesteps": 100, "eval_freq": -1, "config": config, "verbose": 0, "hyperparams": hyperparams}
-    setup = ExperimentManager(args, "ppo_clip", env_id, str(folder), **options).setup_experiment()
+    setup = ExperimentManager(args, algorithm, env_id, str(folder), **options).setup_experiment()
     assert setup is not None
     return setup[0]
 
@@ -95,7 +89,7 @@ def test_an_experiment_changes_no_recipe(config: str | None, tmp_path: Path) -> 
 
 
 def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
-    settings = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
+    settings: dict[str, Any] = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
     models: list[Any] = []
     for fast_envs in (False, True):
         models.append(set_up("HalfCheetah-v5", None, tmp_path, fast_envs=fast_envs, **settings).learn(256))
@@ -207,7 +201,8 @@ def test_the_search_space_is_that_of_the_zoo() -> None:
 
 
 def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
-    model = PPOFixedKL.load(train(tmp_path, "ppo_fixed_kl", "-params", "kl_coef:'lin_2.0'", "--eval-freq", "-1"))
+    set_up(ENV, None, tmp_path, "ppo_fixed_kl", kl_coef="lin_2.0").learn(1).save(tmp_path / "model")
+    model = PPOFixedKL.load(tmp_path / "model")
     assert isinstance(model.kl_coef, FloatSchedule)
     assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
 
@@ -223,7 +218,7 @@ def test_an_objective_of_the_user(tmp_path: Path) -> None:
     saved = train(tmp_path, "ppo_custom", "-params", "objective:'own_objectives:SPO(epsilon=0.1)'", "--eval-freq", "-1")
     config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
     assert config["objective"] == "own_objectives:SPO(epsilon=0.1)"
-    output = zoo(tmp_path, "enjoy", "--algo", "ppo_custom", "--env", ENV, "-f", "logs", "--no-render")
+    output = zoo(tmp_path, "enjoy", "--algo", "ppo_custom", "--env", ENV, "-f", "logs", "--no-render", "-n", "200")
     assert "Mean reward" in output
 
 
@@ -244,14 +239,14 @@ def test_an_objective_of_this_package(tmp_path: Path) -> None:
 def test_a_file_may_name_an_objective(tmp_path: Path) -> None:
     entry = {ENV: {"policy": "MlpPolicy", "n_timesteps": 64, "n_steps": 64, "objective": "Clipped(clip_range=0.3)"}}
     (tmp_path / "mine.yml").write_text(yaml.safe_dump(entry))
-    saved = train(tmp_path, "ppo_custom", "-conf", "mine.yml", "--eval-freq", "-1")
-    assert PPOCustom.load(saved).objective == Clipped(0.3)
+    model: Any = set_up(ENV, str(tmp_path / "mine.yml"), tmp_path, "ppo_custom")
+    assert model.objective == Clipped(0.3)
 
 
-def test_a_model_of_the_zoo_is_loaded_without_it(trained: Path) -> None:
-    (saved,) = trained.glob(f"logs/ppo_clip/{ENV}_1/{ENV}.zip")
+def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
+    set_up(ENV, None, tmp_path).learn(1).save(tmp_path / "model")
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
-    code += f"print(PPOClip.load({str(saved)!r}).clip_range(0.5))"
+    code += f"print(PPOClip.load({str(tmp_path / 'model')!r}).clip_range(0.5))"
     assert ended(run_code_anew, code).stdout == "0.1\n"
 
 
@@ -272,10 +267,11 @@ def test_ffmpeg_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_uploaded_names_our_commands(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploaded = trained / f"hub/ppo_clip-{ENV}"
+def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, "ppo_clip", "--eval-freq", "-1")
+    uploaded = tmp_path / f"hub/ppo_clip-{ENV}"
     uploaded.mkdir(parents=True)
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(tmp_path)
     options = ["--algo", "ppo_clip", "--env", ENV, "-f", "logs", "-orga", "someone", "--no-render"]
     monkeypatch.setattr(sys, "argv", ["push_to_hub", *options])
     with (
