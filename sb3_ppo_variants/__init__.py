@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sb3_ppo_variants.updates import KLAdaptive, SeparateUpdates
     from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"
 __all__ = [
     "ApproximateKL",
     "ArgumentError",
