@@ -87,6 +87,33 @@ def test_the_page_has_the_numbers_of_table_1_at_full_length() -> None:
         assert re.search(rf"tau(:| over the four:)?\s{tau:.2f}\b|\s{tau:.2f}\)", page), (name, len(means), tau)
 
 
+@pytest.mark.parametrize("name", ["text", "code"])
+def test_the_page_has_what_five_seeds_say_about_table_1(name: str) -> None:
+    files = [ROOT / "results" / f"table1-{each}.jsonl.gz" for each in (name, "more-seeds")]
+    comparisons = scores.comparisons([record for file in files for record in records.unpack(file)[0]])
+    found = scores.arrays(max(comparisons, key=lambda comparison: len(comparison.records)).table)
+    four = {parse(setting).label: found[parse(setting).label] for setting in HEADLINE}
+    assert {array.shape for array in four.values()} == {(5, 7)}
+    page, means = section("Table 1 with five seeds"), statistics.means(four)
+    column = ("text", "code").index(name) + 1
+    of_page = {
+        cells[0]: cells[column] for cells in re.findall(r"^\| (\S.*?) \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    }
+    assert {row.name: str(means[row.label]) for row in TABLE_1 if row.label in means}.items() <= of_page.items()
+    apart = {pair for pair, each in statistics.differences(four).items() if each.is_beyond_noise}
+    others = four.keys() - {"ppo_unclipped"}
+    assert apart == {pair for other in others for pair in ((other, "ppo_unclipped"), ("ppo_unclipped", other))}
+    same = {pair for pair in combinations(four, 2) if statistics.are_equivalent(four[pair[0]], four[pair[1]])}
+    clip, adaptive, fixed = "ppo_clip clip_range=0.2", "ppo_adaptive_kl desired_kl=0.01", "ppo_fixed_kl kl_coef=1"
+    text = " ".join(page.split())
+    if name == "text":
+        assert same == {(clip, adaptive), (adaptive, fixed)}
+        assert "With the text, the adaptive KL is equivalent within 0.1 to ε = 0.2 and to β = 1" in text
+    else:
+        assert same == {(clip, adaptive), (clip, fixed)}
+        assert "the released code, ε = 0.2 is equivalent to the adaptive KL and to β = 1" in text
+
+
 def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     text, differences = " ".join(section("Table 1 of the paper").split()), statistics.differences(arrays("table1-text"))
     of_paper = [row.label for row in TABLE_1]
