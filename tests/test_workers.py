@@ -524,6 +524,17 @@ def prints_the_scheduler_of_a_worker(chosen: int) -> None:
     env.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_workers_start_where_no_process_may_change_its_scheduling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(*_: Any) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbid)
+    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
+    assert env.env_method("scheduler") == [os.SCHED_OTHER]
+    env.close()
+
+
 @pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
 def test_a_wrong_number_of_workers(n_workers: Any) -> None:
     with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):

@@ -214,7 +214,8 @@ def _end_with_parent() -> None:
 def _wake_quietly() -> None:
     """Let this process not interrupt the parent when it wakes up, because the parent still has to wake others."""
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        with suppress(OSError):  # A sandbox may forbid it.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _exit_after(parent: BaseProcess) -> None:
