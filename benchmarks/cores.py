@@ -15,7 +15,16 @@ from scipy.optimize import nnls
 from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks import stepping
-from benchmarks.measuring import Count, add_options, circumstances, make_folders, quartiles, reported, seconds_to_step
+from benchmarks.measuring import (
+    Count,
+    add_options,
+    circumstances,
+    doubled_up_to,
+    make_folders,
+    quartiles,
+    reported,
+    seconds_to_step,
+)
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_mujoco_vec_env
 from sb3_ppo_variants.envs.cores import count_cores
 
@@ -98,18 +107,21 @@ class Parts(NamedTuple):
 
 
 def measure(workload: Workload, most: int, n_steps: int, pairs: int) -> dict[str, list[float]]:
-    """Measure the seconds of ``n_steps`` steps in this process and in up to ``most`` workers or threads, in turn.
+    """Measure the seconds of ``n_steps`` steps in this process and in 1, 2, 4, ... workers or threads, in turn.
 
     In threads, ``"simulated"`` has the share of a step that is divided among them.
     """
+    counts = doubled_up_to(min(most, workload.n_envs))
     if not workload.in_threads:
         make = partial(make_vec_env, workload.make_env, seed=0)
         workers = partial(make, vec_env_cls=SafeSubprocVecEnv)
-        pools = {str(n): partial(workers, vec_env_kwargs={"n_workers": n}) for n in range(1, most + 1)}
+        pools = {
+            str(n): partial(workers, vec_env_kwargs={"n_workers": n}) for n in doubled_up_to(min(most, workload.n_envs))
+        }
         return stepping.measure({ALONE: make, **pools}, workload.n_envs, n_steps, pairs)
     threads = partial(make_mujoco_vec_env, workload.make_env, seed=0)
-    counts = {str(n): partial(threads, n_threads=n) for n in range(2, most + 1)}
-    seconds = stepping.measure({ALONE: partial(threads, n_threads=1), **counts}, workload.n_envs, n_steps, pairs)
+    several = {str(n): partial(threads, n_threads=n) for n in counts if n > 1}
+    seconds = stepping.measure({ALONE: partial(threads, n_threads=1), **several}, workload.n_envs, n_steps, pairs)
     return {**seconds, "simulated": [_share_of_simulation(workload, n_steps) for _ in range(pairs)]}
 
 

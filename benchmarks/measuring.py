@@ -45,6 +45,11 @@ def add_options(parser: argparse.ArgumentParser, workloads: Iterable[str], defau
     parser.add_argument("--pairs", "--rounds", action=Count, default=pairs, help="runs of each (default: %(default)s)")
 
 
+def doubled_up_to(most: int) -> list[int]:
+    """Return 1, 2, 4, ..., and ``most``."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
+
+
 def make_folders(*files: Path | None) -> None:
     """Create the folders of the files for results. Call this first, so that no measurement is lost for want of one."""
     for file in files:

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from benchmarks.measuring import (
     Count,
     Other,
+    add_names,
     add_options,
     circumstances,
     in_turn,
@@ -191,6 +193,8 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", action=Count, default=1000, help="steps of each environment in a run (default: %(default)s)"
     )
+    names = sorted({name for envs in WORKLOADS.values() for name in envs} - {REFERENCE})
+    add_names(parser, "--without", names, [])
     parser.add_argument("--train", action="store_true", help="train in the environments, instead of random actions")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
@@ -201,9 +205,13 @@ def run(options: argparse.Namespace) -> int:
     n_envs, n_steps = options.n_envs, options.steps
     make_folders(options.json)
     if options.report is None:
-        made_with = circumstances(*(package for name in options.workloads for package in PACKAGES[name]))
+        packages = {package for name in options.workloads for package in PACKAGES[name] if find_spec(package)}
+        made_with = circumstances(*sorted(packages))
         sizes = n_envs, n_steps, options.pairs, options.train
-        runs = {name: measure(WORKLOADS[name], *sizes, IN_WORKERS.get(name)) for name in options.workloads}
+        runs = {}
+        for name in options.workloads:
+            envs = {key: make for key, make in WORKLOADS[name].items() if key not in options.without}
+            runs[name] = measure(envs, *sizes, IN_WORKERS.get(name))
         measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "trained": options.train, "runs": runs}
     else:
         measured = reported(options.report, "n_envs", "steps", "runs")

@@ -18,6 +18,7 @@ from benchmarks.measuring import (
     Other,
     add_options,
     circumstances,
+    doubled_up_to,
     in_turn,
     make_folders,
     quartiles,
@@ -170,8 +171,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print the table of the measured times and that of the model."""
     make_folders(options.json)
     if options.report is None:
-        counts = range(1, options.threads + 1)
-        runs = {name: measure(name, counts, options.pairs) for name in options.workloads}
+        most = {name: min(options.threads, WORKLOADS[name].most) for name in options.workloads}
+        runs = {name: measure(name, doubled_up_to(count), options.pairs) for name, count in most.items()}
         measured = {**circumstances("mujoco", "ale_py"), "runs": runs}
     else:
         measured = reported(options.report, "runs", of_each=("threads", "processes"))

@@ -397,5 +397,5 @@ def circumstances(*packages: str) -> Values:
     versions = {name: str(import_module(name).__version__) for name in names}
     return {
         "versions": {"python": platform.python_version(), **versions},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of {processor()}",
     }
