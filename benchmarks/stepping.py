@@ -3,9 +3,8 @@
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,7 @@ THEIRS = f"{REFERENCE}, SB3's PPO"
 # What no workers could exceed: processes that step their shares of the environments, and exchange nothing.
 APART = "processes without messages"
 SETTINGS: dict[str, Any] = {"n_steps": 256, "batch_size": 64, "seed": 0, "device": "cpu"}
+ENVPOOL = "make_envpool_vec_env"
 BREAKOUT, HALFCHEETAH = "BreakoutNoFrameskip-v4", "HalfCheetah-v5"
 
 
@@ -95,7 +95,7 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
         "make_gymnasium_vec_env, async": partial(
             make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
         ),
-        "make_envpool_vec_env": partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
+        ENVPOOL: partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
         **_batched(HALFCHEETAH),
     },
     "hopper": _batched("Hopper-v5"),
@@ -104,10 +104,10 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     **{name: _in_workers(env_id) for name, env_id in IN_WORKERS.items()},
 }
 
-# The packages of each workload, whose versions are noted.
+# The packages of each workload besides EnvPool, whose versions are noted.
 PACKAGES = {
     "breakout": ("ale_py",),
-    "halfcheetah": ("envpool", "mujoco"),
+    "halfcheetah": ("mujoco",),
     "hopper": ("mujoco",),
     "walker2d": ("mujoco",),
     "humanoid": ("mujoco",),
@@ -177,6 +177,10 @@ def _seconds_to_learn(model: PPO | PPOClip, n_steps: int) -> float:
     return since(start)
 
 
+def _without(names: Collection[str], envs: dict[str, MakeEnv]) -> dict[str, MakeEnv]:
+    return {name: make for name, make in envs.items() if name not in names}
+
+
 def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]]) -> list[str]:
     """Return the rows of the table for one workload."""
     lines = []
@@ -205,13 +209,12 @@ def run(options: argparse.Namespace) -> int:
     n_envs, n_steps = options.n_envs, options.steps
     make_folders(options.json)
     if options.report is None:
-        packages = {package for name in options.workloads for package in PACKAGES[name] if find_spec(package)}
+        left = {name: _without(options.without, WORKLOADS[name]) for name in options.workloads}
+        packages = {package for name in left for package in PACKAGES[name]}
+        packages |= {"envpool"} if any(ENVPOOL in envs for envs in left.values()) else set()
         made_with = circumstances(*sorted(packages))
         sizes = n_envs, n_steps, options.pairs, options.train
-        runs = {}
-        for name in options.workloads:
-            envs = {key: make for key, make in WORKLOADS[name].items() if key not in options.without}
-            runs[name] = measure(envs, *sizes, IN_WORKERS.get(name))
+        runs = {name: measure(envs, *sizes, IN_WORKERS.get(name)) for name, envs in left.items()}
         measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "trained": options.train, "runs": runs}
     else:
         measured = reported(options.report, "n_envs", "steps", "runs")

@@ -10,6 +10,7 @@ from committed import ROOT
 
 from benchmarks import gallery, stepping, throughput, workloads
 from benchmarks.__main__ import main
+from benchmarks.measuring import doubled_up_to
 
 WITH_REPORTS = (
     "cold",
@@ -94,6 +95,10 @@ def test_a_gallery_without_records_leaves_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "README.md").read_text() == "as before"
 
 
+def test_counts_of_cores_are_powers_of_two_and_the_most() -> None:
+    assert [doubled_up_to(most) for most in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
 def test_stepping_needs_the_packages_of_its_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """EnvPool has no wheels for Python 3.10."""
     monkeypatch.setitem(sys.modules, "envpool", None)
@@ -101,6 +106,7 @@ def test_stepping_needs_the_packages_of_its_workloads(monkeypatch: pytest.Monkey
     assert main(["stepping", "--workloads", "breakout"]) == 0
     with pytest.raises(ImportError, match="envpool"):
         main(["stepping", "--workloads", "halfcheetah"])
+    assert main(["stepping", "--workloads", "halfcheetah", "--without", "make_envpool_vec_env"]) == 0
 
 
 def test_the_help_names_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:

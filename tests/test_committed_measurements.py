@@ -70,6 +70,8 @@ def test_the_page_has_the_limits_that_environments_set(name: str, limits: dict[s
     [
         *(f"stepping-{workload}" for workload in ("breakout", "halfcheetah", "hopper", "walker2d", "humanoid")),
         *("stepping-lunarlander", "stepping-bipedalwalker", "training-halfcheetah", "training-humanoid"),
+        *(f"stepping-{workload}-xeon" for workload in ("mujoco", "humanoid", "lunarlander", "bipedalwalker")),
+        *("training-halfcheetah-xeon", "training-humanoid-xeon"),
     ],
 )
 def test_the_page_has_the_speeds_of_environments(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +105,8 @@ def test_the_page_has_the_model_of_cores(capsys: pytest.CaptureFixture[str]) -> 
     checked, estimated, _ = capsys.readouterr().out.split("\n\n", 2)
     page = (ROOT / "docs" / "speed.md").read_text()
     assert checked in page and estimated in page
+    assert main(["cores", "--report", str(ROOT / "results" / "cores-xeon.json")]) == 0
+    assert capsys.readouterr().out.partition("\n\n")[0] in page
 
 
 @pytest.mark.parametrize("command", ["cold", "paths"])

@@ -89,6 +89,7 @@ def chosen(capsys: pytest.CaptureFixture[str], *args: Any, **kwargs: Any) -> str
 def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen(capsys, "Hopper-v5", 2) == "make_mujoco_vec_env"
     assert isinstance(make_fast_vec_env("Hopper-v5", 2, exact=True, verbose=0).unwrapped, MujocoVecEnv)
+    assert chosen(capsys, "Hopper-v5", 1, exact=True) == "DummyVecEnv"
     assert chosen(capsys, BREAKOUT, 2) == "make_ale_vec_env"
     assert chosen(capsys, "CartPole-v1", 2) == "make_envpool_vec_env"
     # EnvPool's environments take other arguments, and none of the batches takes wrappers.

@@ -51,10 +51,10 @@ def make_fast_vec_env(
 ) -> VecEnv:
     """Create environments as SB3's ``make_vec_env`` does, in the way that steps fastest.
 
-    It takes the first of these that is installed and fits: MuJoCo's batches; ALE's vector environment; EnvPool; worker
-    processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are stepped one by one, so they only
-    use the last two. To choose between these, it measures a single environment for at most half a second. Their results
-    are the same.
+    It takes the first of these that is installed and fits: MuJoCo's batches, of two environments or more; ALE's vector
+    environment; EnvPool; worker processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are
+    stepped one by one, so they only use the last two. To choose between these, it measures a single environment for at
+    most half a second. Their results are the same.
 
     Atari games come as from SB3's ``make_atari_env`` with four stacked frames, unless there is a ``wrapper_class``.
     Environments have no ``render_mode`` unless ``env_kwargs`` contains one: ``make_vec_env`` asks for pictures, for
@@ -93,7 +93,9 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
     has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
-    if is_plain and spec.id in TASKS and has_batches and env_kwargs.get("render_mode") in (None, "rgb_array"):
+    # A batch of one environment costs more than it saves: PPOClip trains 0.75 to 0.9 times as fast on it.
+    is_batch = is_plain and spec.id in TASKS and has_batches and common["n_envs"] > 1
+    if is_batch and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
     if is_plain and is_atari(spec):
         if not exact:
