@@ -123,7 +123,7 @@ def test_hyperparameters_with_an_lstm(algorithm: str, conf: list[str], tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [*(ALGORITHMS.keys() - {"ppo_custom"}), "ppo"])
+@pytest.mark.parametrize("algorithm", [*sorted(ALGORITHMS.keys() - {"ppo_custom"}), "ppo"])
 def test_every_script(algorithm: str, tmp_path: Path) -> None:
     of_run = ["--algo", algorithm, "--env", ENV, "-f", "logs"]
     # rl_zoo3's plots of final scores need two runs.

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
 from sb3_ppo_variants.compare.settings import (
@@ -112,6 +113,10 @@ def _switched(what: str, anneal: bool | None = None, **changes: object) -> Condi
     return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
 
 
+def _robustness(preset: str) -> Conditions:
+    return Conditions(preset, timesteps=500_000, entry="mujoco", normalize=True, anneal=True)
+
+
 # The three protocols, then the released code with one ingredient changed at a time: to what users of SB3 have, and last
 # with advantages that are not normalised at all.
 STUDIED = [
@@ -156,6 +161,10 @@ PRESETS = {
             "all environments have the paper's hyperparameters for MuJoCo, because those that were tuned for an "
             "environment were tuned for the clipped objective. Each objective has its own defaults"
         ),
+    ),
+    "robustness": Preset({"all": robustness.ONE_AT_A_TIME}, robustness.ENVS, _robustness("robustness"), seeds=5),
+    "robustness-random": Preset(
+        {"all": robustness.AT_RANDOM}, robustness.ENVS, _robustness("robustness-random"), seeds=1
     ),
     "atari-demo": Preset(
         settings={"all": FIRST, "headline": ["ppo_clip", BASELINE]},

@@ -1,0 +1,190 @@
+"""How robust each objective is to its hyperparameters: tables, and a picture, of the runs of --preset robustness."""
+
+import argparse
+from collections.abc import Iterator
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sb3_ppo_variants.compare import records, tables
+from sb3_ppo_variants.compare.plots import COLORS, drawing
+from sb3_ppo_variants.compare.records import RANDOM, Record
+from sb3_ppo_variants.compare.robustness import CANDIDATES, VARIED, Candidate
+from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.statistics import Estimate, differences, interval
+from sb3_ppo_variants.errors import ArgumentError
+
+RESULTS = Path("results/robustness.jsonl.gz")
+# Between these percentiles of all runs in an environment, scores are 0 and 1.
+ENDS = (5, 95)
+# How many random configurations a user tries.
+BUDGETS = (1, 4, 16, 32)
+EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.
+The sensitivity is that of Adkins et al. 2024 (https://arxiv.org/abs/2412.07165): how much better an objective scores
+if its best configuration is chosen for each environment than if one is chosen for all of them. The best of few runs is
+partly luck, which raises it."""
+
+
+def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
+    """Yield the label of each setting, its candidate, what differs from the default, its value, and if it is random."""
+    for candidate in CANDIDATES:
+        for changed, configuration in candidate.one_at_a_time:
+            value = getattr(configuration, changed) if changed else np.nan
+            yield parse(candidate.setting(configuration)).label, candidate.name, changed, value, False
+        for index, configuration in enumerate(candidate.at_random):
+            yield parse(candidate.setting(configuration)).label, candidate.name, "", index, True
+
+
+def scaled(found: list[Record]) -> pd.DataFrame:
+    """Return a row for each finished run of the presets, with its score between the ends of its environment."""
+    settings = pd.DataFrame(label_all(), columns=["label", "candidate", "changed", "value", "is_random"])
+    settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
+    rows = pd.DataFrame(
+        [
+            (record["label"], record["conditions"]["preset"], record["env"], record["seed"], record["score"])
+            for record in found
+            if record["status"] != "failed" and record["label"] != RANDOM and record["score"] is not None
+        ],
+        columns=["label", "preset", "env", "seed", "score"],
+    )
+    frame = rows.merge(settings, on=["label", "preset"])
+    low, high = (frame.groupby("env")["score"].transform(np.percentile, end) for end in ENDS)
+    frame["scaled"] = (frame["score"] - low) / (high - low)
+    return frame
+
+
+def best_of(values: np.ndarray, tried: int) -> float:
+    """Return the mean of the greatest of so many values, over all ways of choosing them.
+
+    The i-th smallest of n values is the greatest of k in C(i - 1, k - 1) of C(n, k) choices.
+
+    :param values: shape (n,)
+    :param tried: k, from 1 to n
+    """
+    ways = [comb(i, tried - 1) for i in range(len(values))]
+    return float(np.sort(values) @ ways / sum(ways))
+
+
+def sensitivity(scores: pd.DataFrame) -> float:
+    """Return the best configuration of each environment over the best one of all: mean of max minus max of mean.
+
+    :param scores: a row for each configuration, and a column for each environment
+    """
+    return float(scores.max().mean() - scores.mean(axis="columns").max())
+
+
+def by_setting(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over seeds, with a row for each setting that has all environments, and a column for each."""
+    return frame.pivot_table("scaled", "label", "env").dropna()
+
+
+def by_seed(frame: pd.DataFrame) -> np.ndarray:
+    """Return the mean over settings, shape (seeds, environments), for the seeds with all of them."""
+    complete = frame.groupby("seed").filter(lambda rows: len(rows) == frame.groupby("seed").size().max())
+    return complete.pivot_table("scaled", "seed", "env").to_numpy()
+
+
+def estimate(scores: np.ndarray) -> Estimate:
+    """Return the mean of scores, shape (seeds, environments), with its interval."""
+    low, high = interval(scores)
+    return Estimate(scores.mean(), float(low), float(high))
+
+
+def one_at_a_time(frame: pd.DataFrame) -> list[str]:
+    """Return a table of the default and the other settings of each candidate, and say what differs beyond noise."""
+    rows, of_all = [], {}
+    for candidate in CANDIDATES:
+        own = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"]]
+        if own.empty:
+            continue
+        default = by_seed(own[own["changed"] == ""])
+        of_all[candidate.name] = by_seed(own)
+        settings = by_setting(own)
+        means = settings.mean(axis="columns").sort_values()
+        rows.append({
+            "objective": candidate.name,
+            "default": estimate(default),
+            "mean of all settings": estimate(of_all[candidate.name]),
+            "median": f"{means.median():.2f}",
+            "worst": f"{means.iloc[0]:.2f}",
+            "the worst is": means.index[0],
+            "sensitivity": f"{sensitivity(settings):.2f}",
+        })  # fmt: skip
+    better = [
+        f"{one} is better than {other}"
+        for (one, other), difference in differences(of_all).items()
+        if difference.is_beyond_noise and difference.estimate.value > 0
+    ]
+    said = f"In the mean of all settings, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
+    return [tables.markdown(pd.DataFrame(rows), None), said]
+
+
+def at_random(frame: pd.DataFrame) -> str:
+    """Return a table of what the best of some random configurations scores, for each candidate."""
+    rows = []
+    for candidate in CANDIDATES:
+        settings = by_setting(frame[(frame["candidate"] == candidate.name) & frame["is_random"]])
+        if settings.empty:
+            continue
+        means = settings.mean(axis="columns").to_numpy()
+        budgets = [tried for tried in BUDGETS if tried <= len(means)]
+        rows.append({
+            "objective": candidate.name,
+            "configurations": len(means),
+            "median": f"{np.median(means):.2f}",
+            **{f"best of {tried}": f"{best_of(means, tried):.2f}" for tried in budgets},
+            "sensitivity": f"{sensitivity(settings):.2f}",
+        })  # fmt: skip
+    return tables.markdown(pd.DataFrame(rows), None)
+
+
+def curve(frame: pd.DataFrame, candidate: Candidate, name: str) -> dict[float, Estimate]:
+    """Return the mean score of a candidate by the value of a hyperparameter, all others having their defaults."""
+    own = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & frame["changed"].isin(["", name])]
+    values = own["value"].where(own["changed"] == name, getattr(candidate.default, name))
+    return {value: estimate(by_seed(rows)) for value, rows in own.groupby(values)}
+
+
+def draw(frame: pd.DataFrame, file: Path) -> None:
+    """Draw the mean score of each candidate by the value of each hyperparameter, with intervals."""
+    names = ["coefficient", *VARIED]
+    with drawing(file, 1, len(names), (3.0 * len(names), 3.2), sharey=True) as grid:
+        for name, axes in zip(names, grid[0], strict=True):
+            for candidate, color in zip(CANDIDATES, COLORS, strict=False):
+                found = curve(frame, candidate, name)
+                # The coefficients of different objectives have no common scale, but an order.
+                places = [candidate.values.index(value) if name == "coefficient" else value for value in found]
+                axes.plot(places, [each.value for each in found.values()], "o-", color=color, label=candidate.name)
+                low, high = ([getattr(each, end) for each in found.values()] for end in ("low", "high"))
+                axes.fill_between(places, low, high, color=color, alpha=0.12, linewidth=0)
+            axes.set_xlabel("coefficient, from its smallest value" if name == "coefficient" else name)
+            if name != "coefficient":
+                axes.set_xscale("log")
+            axes.grid(alpha=0.3)
+        grid[0, 0].set_ylabel("score")
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
+    )
+    parser.add_argument("--picture", type=Path, help="PNG file for the picture, with an SVG and a PDF file next to it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables, and draw the picture."""
+    found, problems = records.load(None, options.files)
+    for problem in problems:
+        print(problem)
+    frame = scaled(found)
+    if frame.empty:
+        raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
+    print("\n\n".join([EXPLAINED, *one_at_a_time(frame), at_random(frame)]))
+    if options.picture is not None:
+        options.picture.parent.mkdir(parents=True, exist_ok=True)
+        draw(frame, options.picture)
+        print(f"\nPicture: {options.picture}")
+    return 0

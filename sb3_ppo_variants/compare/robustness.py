@@ -1,0 +1,116 @@
+"""The settings of ``--preset robustness``: objectives with one hyperparameter changed at a time, or with all at random.
+
+All objectives have the same values of the step size, the epochs and the steps of a rollout. Each has values of its own
+coefficient besides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+# Random configurations of each objective.
+SAMPLES = 32
+# Samples in a minibatch, by which the steps of a rollout are divisible.
+MINIBATCH = 64
+
+
+class Configuration(NamedTuple):
+    """Hyperparameters, by default those of Table 3 of the paper."""
+
+    coefficient: float | None
+    """That of the objective; ``None`` if it has none."""
+    learning_rate: float = 3e-4
+    n_epochs: int = 10
+    n_steps: int = 2048
+
+
+VARIED: Mapping[str, tuple[float, ...]] = {
+    "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3),
+    "n_epochs": (3, 10, 30),
+    "n_steps": (512, 2048, 8192),
+}
+"""The values that are tried one at a time, and between whose ends the others are drawn."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An objective whose robustness is measured.
+
+    :param name: its name in tables
+    :param algorithm: its algorithm in ``compare``
+    :param argument: the argument with its coefficient
+    :param values: values of the coefficient, the one in the middle by default; none if it has no coefficient
+    :param form: how to write the argument with a value
+    """
+
+    name: str
+    algorithm: str
+    argument: str = ""
+    values: tuple[float, ...] = ()
+    form: str = "{:g}"
+
+    @property
+    def default(self) -> Configuration:
+        """Its configuration by default."""
+        return Configuration(self.values[len(self.values) // 2] if self.values else None)
+
+    def setting(self, configuration: Configuration) -> str:
+        """Return a configuration as on the command line, without what it has by default."""
+        coefficient, *others = configuration
+        arguments = [] if coefficient is None else [f"{self.argument}={self.form.format(coefficient)}"]
+        for name, value, default in zip(VARIED, others, self.default[1:], strict=True):
+            if value != default:
+                # A step size of its own would not be annealed.
+                arguments.append(f"{name}={'lin_' * (name == 'learning_rate')}{value:g}")
+        return ":".join([self.algorithm, *([",".join(arguments)] if arguments else [])])
+
+    @cached_property
+    def one_at_a_time(self) -> list[tuple[str, Configuration]]:
+        """The name of what differs from the default configuration, and the configuration, for each of them."""
+        varied: Mapping[str, tuple[float, ...]] = {**({"coefficient": self.values} if self.values else {}), **VARIED}
+        default = self.default._asdict()
+        changed = [
+            (name, Configuration(**{**default, name: value}))
+            for name, values in varied.items()
+            for value in values
+            if value != default[name]
+        ]
+        return [("", self.default), *changed]
+
+    @cached_property
+    def at_random(self) -> list[Configuration]:
+        """The same random configurations for all objectives: a Latin hypercube between the ends, on log scales.
+
+        The coefficient of each is as far between the ends of its own values.
+        """
+        generator = np.random.default_rng(0)
+        strata = generator.permuted(np.tile(np.arange(SAMPLES), (1 + len(VARIED), 1)), axis=1)
+        shares = (strata + generator.random(strata.shape)) / SAMPLES
+        ends = [(values[0], values[-1]) for values in (self.values or (1.0,), *VARIED.values())]
+        drawn = zip(
+            *(low * (high / low) ** of_all for (low, high), of_all in zip(ends, shares, strict=True)), strict=True
+        )
+        return [
+            Configuration(
+                float(f"{coefficient:.2g}") if self.values else None,
+                float(f"{learning_rate:.2g}"),
+                round(n_epochs),
+                MINIBATCH * round(n_steps / MINIBATCH),
+            )
+            for coefficient, learning_rate, n_epochs, n_steps in drawn
+        ]
+
+
+CANDIDATES = (
+    Candidate("clipping", "ppo_clip", "clip_range", (0.05, 0.1, 0.2, 0.3, 0.5)),
+    Candidate("adaptive KL", "ppo_adaptive_kl", "desired_kl", (0.001, 0.003, 0.01, 0.03, 0.1)),
+    Candidate("fixed KL", "ppo_fixed_kl", "kl_coef", (0.1, 0.3, 1, 3, 10)),
+    Candidate("SPO", "ppo_custom", "objective", (0.05, 0.1, 0.2, 0.3, 0.5), "SPO({:g})"),
+    Candidate("no limit", "ppo_unclipped"),
+)
+ONE_AT_A_TIME = [each.setting(found) for each in CANDIDATES for _, found in each.one_at_a_time]
+AT_RANDOM = [each.setting(found) for each in CANDIDATES for found in each.at_random]
+ENVS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "BipedalWalker-v3"]
