@@ -20,6 +20,7 @@ from gymnasium import spaces
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, integer
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info
+from sb3_ppo_variants.layout import AnySpace
 
 __all__ = ["HiddenNumbers", "LowOrHigh", "MoveOrKick", "Scheduling"]
 
@@ -171,9 +172,7 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
         farthest = n_steps + 1
         self.observation_space = spaces.Box(-farthest, farthest, (2 * n_dimensions,), np.float32)
         vector = spaces.Box(-1, 1, (n_dimensions,), np.float32)
-        self.action_space: spaces.Space[Any] = spaces.Dict(
-            {"choice": spaces.Discrete(2), "kick": vector, "move": vector}
-        )
+        self.action_space: AnySpace = spaces.Dict({"choice": spaces.Discrete(2), "kick": vector, "move": vector})
         self._lengths = None if n_bins is None else np.linspace(-1, 1, n_bins)
         if n_bins is not None:
             self._bins = (2, *[n_bins] * n_dimensions)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
@@ -25,7 +24,7 @@ from sb3_ppo_variants.envs.shared import Block, Numbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
-from sb3_ppo_variants.layout import map_parts, structure_of
+from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 
 if sys.platform == "linux":
     import fcntl
@@ -157,7 +156,7 @@ def stack(observations: Sequence[Any], structure: Any) -> VecEnvObs:
     return cast(VecEnvObs, map_parts(_stack_part, structure, *observations))
 
 
-def _stack_part(space: spaces.Space[Any], *observations: Any) -> np.ndarray:
+def _stack_part(space: AnySpace, *observations: Any) -> np.ndarray:
     if space.shape is None or space.dtype is None:
         return np.stack(observations)
     with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.

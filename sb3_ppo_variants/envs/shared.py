@@ -9,9 +9,8 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 
-from sb3_ppo_variants.layout import map_parts, parts_of, structure_of
+from sb3_ppo_variants.layout import AnySpace, map_parts, parts_of, structure_of
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
 LINE = 64
@@ -33,7 +32,7 @@ class Contents(NamedTuple):
     numbers: Numbers
 
 
-def contents_of(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Contents | None:
+def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents | None:
     """Return what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
     for space in (action_space, *(part for _, part in parts_of(observation_space))):
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
@@ -42,7 +41,7 @@ def contents_of(observation_space: spaces.Space[Any], action_space: spaces.Space
     return Contents(_type_of(action_space), Numbers(observations, np.dtype(np.float32), np.dtype(bool)))
 
 
-def _type_of(space: spaces.Space[Any]) -> np.dtype[Any]:
+def _type_of(space: AnySpace) -> np.dtype[Any]:
     return np.dtype((space.dtype, space.shape))
 
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.layout import AnySpace
 
 
 class OfKeys(BaseFeaturesExtractor):
@@ -58,7 +59,7 @@ class Asymmetric(BasePolicy):
     def __init__(
         self,
         observation_space: spaces.Dict,
-        action_space: spaces.Space[Any],
+        action_space: AnySpace,
         lr_schedule: Schedule,
         actor_keys: Sequence[str] | None = None,
         critic_keys: Sequence[str] | None = None,

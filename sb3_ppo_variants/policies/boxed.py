@@ -9,6 +9,7 @@ from stable_baselines3.common.preprocessing import get_action_dim
 
 from sb3_ppo_variants.arguments.checks import OF_DISTRIBUTION
 from sb3_ppo_variants.distributions import Beta, Gaussian, SquashedGaussian, distribution_of
+from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.head import ActionHead
 from sb3_ppo_variants.saving.plain import register_plain
 
@@ -28,9 +29,7 @@ class BoxActions(ActionHead):
 
     arguments = OF_DISTRIBUTION
 
-    def __init__(
-        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], *others: Any, **named: Any
-    ):
+    def __init__(self, observation_space: AnySpace, action_space: AnySpace, *others: Any, **named: Any):
         self.drawn_from = distribution_of(**self._take(named))
         """How actions are drawn, unless gSDE draws them."""
         self.drawn_from.check(action_space, bool(named.get("use_sde")), bool(named.get("squash_output")))

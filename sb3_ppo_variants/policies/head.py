@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
@@ -93,7 +92,7 @@ class HybridActions(ActionHead):
 
     arguments: ClassVar[tuple[str, ...]] = (*OF_PARTS, *OF_DISTRIBUTION)
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: HybridSpace, *others: Any, **named: Any):
+    def __init__(self, observation_space: AnySpace, action_space: HybridSpace, *others: Any, **named: Any):
         given = self._take(named)
         drawn = continuous_parts(HybridLayout(action_space).parts, *map(given.get, OF_DISTRIBUTION))
         self.layout = HybridLayout(action_space, [name for name, each in drawn.items() if each.bounded])

@@ -27,6 +27,7 @@ from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, Parameters
+from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
@@ -65,9 +66,7 @@ class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
     # The layers after the LSTMs, whose outputs have one size.
     _build_mlp_extractor = RecurrentActorCriticPolicy._build_mlp_extractor
 
-    def __init__(
-        self, observation_space: spaces.Dict, action_space: spaces.Space[Any], lr_schedule: Schedule, **arguments: Any
-    ):
+    def __init__(self, observation_space: spaces.Dict, action_space: AnySpace, lr_schedule: Schedule, **arguments: Any):
         super().__init__(observation_space, action_space, lr_schedule, **arguments)
         # What sb3-contrib has made takes as many features as the actor's LSTM.
         n_features, (n_layers, _, size) = self.vf_features_extractor.features_dim, self.lstm_hidden_state_shape

@@ -22,6 +22,7 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.boxed import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -274,6 +275,6 @@ def _in_rows(steps: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.swapaxes(0, 1)).reshape(-1, steps.shape[-1])
 
 
-def _like(array: np.ndarray, n_envs: int, space: spaces.Space[Any]) -> np.ndarray:
+def _like(array: np.ndarray, n_envs: int, space: AnySpace) -> np.ndarray:
     """Return a view of a buffer's array with the shape of a space for each step and environment."""
     return array.reshape(-1, n_envs, *(space.shape or ()))

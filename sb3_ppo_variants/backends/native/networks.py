@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch as th
@@ -17,6 +17,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -65,7 +66,7 @@ class Features:
             numbers = np.concatenate(parts, axis=1)
         return np.ascontiguousarray(numbers, dtype)
 
-    def _flatten(self, observations: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
+    def _flatten(self, observations: np.ndarray, space: AnySpace) -> np.ndarray:
         if observations.dtype.kind == "f":
             return observations.reshape(len(observations), -1).astype(np.float32, copy=False)
         tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
