@@ -146,6 +146,8 @@ def seconds_to_step(env: VecEnv, n_steps: int, step: Callable[[np.ndarray], obje
 class Other(Generic[Result]):
     """A process that does something when it is told to, while this one does something else.
 
+    It prepares itself while this process goes on. The first :meth:`begin` waits for that, so let it warm up.
+
     :param prepare: called in the process; returns what it does then
     """
 
@@ -155,10 +157,11 @@ class Other(Generic[Result]):
         self._process = context.Process(target=_serve, args=(child, prepare), daemon=True)
         self._process.start()
         child.close()
-        self._pipe.recv()
+        self._is_ready = False
 
     def begin(self) -> None:
         """Let the process begin."""
+        self._is_ready = self._is_ready or self._pipe.recv()
         self._pipe.send(True)
 
     def result(self) -> Result:
@@ -173,7 +176,7 @@ class Other(Generic[Result]):
 
 def _serve(pipe: Connection, prepare: Callable[[], Callable[[], object]]) -> None:
     run = prepare()
-    pipe.send(None)
+    pipe.send(True)
     while pipe.recv():
         pipe.send(run())
 
