@@ -72,7 +72,7 @@ def set_up(
     env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", **hyperparams: object
 ) -> BaseAlgorithm:
     """Set up an experiment in this process, as ``train`` does."""
-    args = argparse.Namespace(conf_file=config)
+    args = argparse.Namespace()
     options = {"n_timesteps": 100, "eval_freq": -1, "config": config, "verbose": 0, "hyperparams": hyperparams}
     setup = ExperimentManager(args, algorithm, env_id, str(folder), **options).setup_experiment()
     assert setup is not None

@@ -60,12 +60,12 @@ class ExperimentManager(Upstream):
     def __init__(self, args: Namespace, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
         # Of several processes that train together, only rank 0 writes to the log folder.
         self._unread = TemporaryDirectory() if init_processes() and dist.get_rank() > 0 else None
+        if options.get("config") is None and algo in ALGORITHMS:
+            options["config"] = f"sb3_ppo_variants.recipes.{algo}"
         super().__init__(args, algo, env_id, self._unread.name if self._unread else log_folder, *others, **options)
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
         """Set up the experiment; see rl_zoo3."""
-        if self.args.conf_file is None and self.algo in ALGORITHMS:
-            self.config = f"sb3_ppo_variants.recipes.{self.algo}"
         if self.vec_env_class is SubprocVecEnv:
             self.vec_env_class = SafeSubprocVecEnv
         return super().setup_experiment()
