@@ -182,7 +182,9 @@ def run(options: argparse.Namespace) -> int:
     frame = scaled(found)
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
-    print("\n\n".join([EXPLAINED, *one_at_a_time(frame), at_random(frame)]))
+    blocks = one_at_a_time(frame) if not frame["is_random"].all() else []
+    blocks += [at_random(frame)] if frame["is_random"].any() else []
+    print("\n\n".join([EXPLAINED, *blocks]))
     if options.picture is not None:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(frame, options.picture)
