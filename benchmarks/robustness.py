@@ -162,6 +162,8 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
             axes.set_xlabel("coefficient, from its smallest value" if name == "coefficient" else name)
             if name != "coefficient":
                 axes.set_xscale("log")
+                axes.set_xticks(VARIED[name], [f"{value:g}" for value in VARIED[name]])
+                axes.minorticks_off()
             axes.grid(alpha=0.3)
         grid[0, 0].set_ylabel("score")
 
