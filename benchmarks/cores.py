@@ -115,9 +115,7 @@ def measure(workload: Workload, most: int, n_steps: int, pairs: int) -> dict[str
     if not workload.in_threads:
         make = partial(make_vec_env, workload.make_env, seed=0)
         workers = partial(make, vec_env_cls=SafeSubprocVecEnv)
-        pools = {
-            str(n): partial(workers, vec_env_kwargs={"n_workers": n}) for n in doubled_up_to(min(most, workload.n_envs))
-        }
+        pools = {str(n): partial(workers, vec_env_kwargs={"n_workers": n}) for n in counts}
         return stepping.measure({ALONE: make, **pools}, workload.n_envs, n_steps, pairs)
     threads = partial(make_mujoco_vec_env, workload.make_env, seed=0)
     several = {str(n): partial(threads, n_threads=n) for n in counts if n > 1}

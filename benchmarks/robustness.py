@@ -38,7 +38,10 @@ def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
 
 
 def scaled(found: list[Record]) -> pd.DataFrame:
-    """Return a row for each finished run of the presets, with its score between the ends of its environment."""
+    """Return a row for each finished run of the presets, with its score between the ends of its environment.
+
+    While a preset is running, environments that not all of its settings have reached are left out.
+    """
     settings = pd.DataFrame(label_all(), columns=["label", "candidate", "changed", "value", "is_random"])
     settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
     rows = pd.DataFrame(
@@ -50,6 +53,8 @@ def scaled(found: list[Record]) -> pd.DataFrame:
         columns=["label", "preset", "env", "seed", "score"],
     )
     frame = rows.merge(settings, on=["label", "preset"])
+    reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
+    frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
     low, high = (frame.groupby("env")["score"].transform(np.percentile, end) for end in ENDS)
     frame["scaled"] = (frame["score"] - low) / (high - low)
     return frame
@@ -81,9 +86,9 @@ def by_setting(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_seed(frame: pd.DataFrame) -> np.ndarray:
-    """Return the mean over settings, shape (seeds, environments), for the seeds with all of them."""
-    complete = frame.groupby("seed").filter(lambda rows: len(rows) == frame.groupby("seed").size().max())
-    return complete.pivot_table("scaled", "seed", "env").to_numpy()
+    """Return the mean over settings, shape (seeds, environments), for the seeds with most runs."""
+    runs = frame.groupby("seed")["label"].transform("size")
+    return frame[runs == runs.max()].pivot_table("scaled", "seed", "env").to_numpy()
 
 
 def estimate(scores: np.ndarray) -> Estimate:

@@ -107,6 +107,13 @@ def test_the_page_has_the_model_of_cores(capsys: pytest.CaptureFixture[str]) -> 
     assert checked in page and estimated in page
     assert main(["cores", "--report", str(ROOT / "results" / "cores-xeon.json")]) == 0
     assert capsys.readouterr().out.partition("\n\n")[0] in page
+    runs = json.loads((ROOT / "results" / "cores-xeon.json").read_text())["runs"]
+    speeds = {
+        name: float(np.median(np.divide(runs[name]["1 process"], runs[name][count])))
+        for name, count in (("bipedalwalker", "16"), ("halfcheetah", "8"))
+    }
+    assert f"BipedalWalker x32 is [{speeds['bipedalwalker']:.1f} times]" in page
+    assert "eight threads step twice as fast as one" in page and round(speeds["halfcheetah"]) == 2
 
 
 @pytest.mark.parametrize("command", ["cold", "paths"])

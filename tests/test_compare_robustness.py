@@ -103,6 +103,11 @@ def test_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Of the random ones, 24 of 32 score as the others: one alone has three quarters of that, four at least one of them.
     assert "| clipping | 32 | 0.96 | 0.72 | 0.96 | 0.96 | 0.96 | 0.00 |" in said
     assert picture.exists() and picture.with_suffix(".svg").exists()
+    records.pack(
+        [each for each in found if each["env"] == "A-v0" or "clip" in each["label"]], tmp_path / "some.jsonl.gz"
+    )
+    assert main(["robustness", "--from", str(tmp_path / "some.jsonl.gz")]) == 0
+    assert "clipping is better than no limit" in capsys.readouterr().out
     of_random = [each for each in found if each["conditions"]["preset"] == "robustness-random"]
     records.pack(of_random, tmp_path / "random.jsonl.gz")
     assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0

@@ -93,7 +93,7 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
     has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
-    # A batch of one environment costs more than it saves: PPOClip trains 0.75 to 0.9 times as fast on it.
+    # A batch of one costs more than it saves, as `python -m benchmarks stepping --train --n-envs 1` shows.
     is_batch = is_plain and spec.id in TASKS and has_batches and common["n_envs"] > 1
     if is_batch and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
