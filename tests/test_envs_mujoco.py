@@ -185,7 +185,8 @@ def test_a_reset_forgets_what_was_before() -> None:
     np.testing.assert_equal(run(), first)
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("env_id", IDS)
 def test_training_is_the_same(env_id: str) -> None:
     def train(env: VecEnv) -> PPOClip:
         return PPOClip("MlpPolicy", VecNormalize(env), n_steps=40, batch_size=60, n_epochs=2, seed=5).learn(360)
