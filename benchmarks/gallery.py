@@ -48,6 +48,8 @@ are {", ".join(map(str, _HOPPER[-5:]))}. A user of rl_zoo3 [reports][zoo-issue] 
 agent learned like ours for most of its run, in version 3 of the environment, and left its stand at the end. How often
 that happens, single runs cannot tell.
 
+The cause is the discount factor: with 0.99 instead of 0.999, [agents learn to hop](../results/index.md#hopper).
+
 [zoo-hopper]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Hopper-v3_1
 [zoo-issue]: https://github.com/DLR-RM/rl-baselines3-zoo/issues/376""",
     "Walker2d-v5": f"""\

@@ -37,6 +37,7 @@ TITLES = {
     "separate-200k": ("Joint and separate updates", "separate-200k/report"),
     "spinning-up": ("Spinning Up's setting", "spinning-up/report"),
     "hopper": ("Hopper with the recipe", "hopper/report"),
+    "hopper-causes": ("Hopper with another discount or exploration", "results/index"),
     "masked": ("Masks", "masked/report"),
     "recurrent": ("Memory", "recurrent/report"),
     "memories": ("LSTM, GRU and no memory, CartPole without velocities", "recurrent"),
@@ -100,7 +101,7 @@ class Explorer(TypedDict):
 def collect(folder: Path = RESULTS) -> Explorer:
     """Read all records of runs in a folder.
 
-    :raises ArgumentError: if a file cannot be read, or two files have different records of a run
+    :raises ArgumentError: if a file cannot be read
     """
     experiments: list[Experiment] = []
     groups: dict[str, Group] = {}
@@ -170,13 +171,12 @@ def _add(record: Record, experiment: int, groups: dict[str, Group], given: list[
     identity = [record["label"], record["env"], record["timesteps"], record["conditions"], record["hyperparameters"]]
     group = groups.setdefault(digest(identity), _group(record, _place_in(given, record)))
     run = Run(record["seed"], record.get("score"), [experiment], _thin(record) if record.get("curve") else [])
-    same = next((other for other in group["runs"] if other.seed == run.seed), None)
+    # Made again on another processor, a seed gives another run.
+    same = next((other for other in group["runs"] if other._replace(experiments=[experiment]) == run), None)
     if same is None:
         group["runs"].append(run)
-    elif (same.score, same.curve) == (run.score, run.curve):
-        same.experiments.append(experiment)
     else:
-        raise ArgumentError(f"two files have different records of {record['name']}")
+        same.experiments.append(experiment)
 
 
 def _place_in(given: list[list[str]], record: Record) -> int:

@@ -16,7 +16,8 @@ from benchmarks import gallery, tuning
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, scores, statistics, tables
-from sb3_ppo_variants.compare.plan import HEADLINE, TABLE_1
+from sb3_ppo_variants.compare.paper import TABLE_1
+from sb3_ppo_variants.compare.plan import HEADLINE
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
 
@@ -396,6 +397,24 @@ def test_the_gallery_says_what_was_found_in_hopper() -> None:
     )
     assert "Three seeds are too few to tell the two apart" in note
     assert "So few seeds cannot tell" in verdict_of(arrays("hopper"))
+
+
+def test_the_page_says_what_holds_agents_back_in_hopper() -> None:
+    runs = pd.DataFrame(records.unpack(ROOT / "results" / "hopper-causes.jsonl.gz")[0])
+    found = {label: of_seeds.to_numpy() for label, of_seeds in runs.groupby("label")["score"] if label != RANDOM}
+    recipe, discounted = found.pop("ppo_clip"), found.pop("ppo_clip gamma=0.99")
+    ((label, explores),) = found.items()
+    assert "'log_std_init': 0" in label
+    page = " ".join(section("Hopper").split())
+    names = ("unchanged", "`gamma` = 0.99 instead of 0.999", "`log_std_init` = 0 instead of -2")
+    rows = dict(zip(names, (recipe, discounted, explores), strict=True))
+    for name, of_seeds in rows.items():
+        assert f"| {name} | {of_seeds.mean():.0f} ± {of_seeds.std(ddof=1):.0f} |" in page
+    assert len(recipe) == 5 and discounted.min() > recipe.max() and "every seed reaches more than any seed" in page
+    tested = statistics.differences(arrays("hopper-causes"))
+    assert tested["ppo_clip gamma=0.99", "ppo_clip"].is_beyond_noise and "the difference is beyond noise" in page
+    assert not tested[label, "ppo_clip"].is_beyond_noise and "cannot be told from the recipe's" in page
+    assert explores.std() > recipe.std() and "makes the seeds differ more" in page
 
 
 @pytest.mark.parametrize("name", ["masked", "details"])
