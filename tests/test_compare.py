@@ -14,7 +14,8 @@ from torch import nn
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.options import ALGORITHMS
-from sb3_ppo_variants.compare.plan import PRESETS, TABLE_1, Run, make_plan
+from sb3_ppo_variants.compare.paper import TABLE_1
+from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
 from sb3_ppo_variants.compare.records import RANDOM, plain
 from sb3_ppo_variants.compare.settings import (
     Conditions,
@@ -110,14 +111,31 @@ def test_hyperparameters_are_those_of_the_recipe() -> None:
 
 
 def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
-    found = resolve(Setting("sb3_a2c"), ENV, Conditions(timesteps=50))
-    assert found.dropped == ["batch_size", "n_epochs", "clip_range"]
+    file = File("mine.yml", {ENV: {"policy": "MlpPolicy", "n_steps": 32, "batch_size": 32, "clip_range": 0.3}})
+    found = resolve(Setting("sb3_a2c"), ENV, Conditions(file=file, timesteps=50))
+    assert found.dropped == ["batch_size", "clip_range"]
     assert (found.timesteps, found.hyperparameters["n_steps"]) == (50, 32)
     # A shared clip_range does not apply to objectives with a penalty; their own argument does.
     shared = Conditions(parameters={"clip_range": 0.3})
     assert resolve(Setting("ppo_fixed_kl"), ENV, shared).hyperparameters["clip_range"] is None
     assert resolve(Setting("ppo_fixed_kl", {"clip_range": 0.4}), ENV, shared).hyperparameters["clip_range"] == 0.4
     assert resolve(Setting("ppo_clip"), ENV, shared).hyperparameters["clip_range"] == 0.3
+
+
+@pytest.mark.parametrize("name", ["sb3_a2c", "stable_baselines3:A2C"])
+def test_a_baseline_has_its_own_hyperparameters(name: str) -> None:
+    """Not PPO's: A2C is made for short rollouts, and takes as many steps in all."""
+    found = resolve(Setting(name), ENV, Conditions())
+    assert (found.timesteps, found.dropped) == (100_000, [])
+    assert {"n_steps": 5, "n_envs": 8, "gamma": 0.99}.items() <= found.hyperparameters.items()
+    on_mujoco = resolve(Setting("trpo"), "Reacher-v5", Conditions(entry="mujoco"))
+    assert {"n_steps": 1024, "n_envs": 2, "cg_max_steps": 25}.items() <= on_mujoco.hyperparameters.items()
+    given = Conditions(parameters={"n_steps": 16, "gamma": 0.9})
+    assert {"n_steps": 16, "gamma": 0.9}.items() <= resolve(Setting(name), ENV, given).hyperparameters.items()
+    with pytest.raises(
+        ArgumentError, match=f"--entry spinning-up has no hyperparameters for {name}, which has default"
+    ):
+        resolve(Setting(name), ENV, Conditions(entry="spinning-up"))
 
 
 def rates(env: str, **conditions: Any) -> list[Any]:

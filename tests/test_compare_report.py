@@ -14,7 +14,8 @@ from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, scores, tables
-from sb3_ppo_variants.compare.plan import PAPERS_ENVS, PRESETS, TABLE_1
+from sb3_ppo_variants.compare.paper import FIGURE_3, PAPERS_ENVS, TABLE_1
+from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.records import RANDOM, digest
 from sb3_ppo_variants.compare.settings import Conditions
 
@@ -276,6 +277,34 @@ def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
     # SB3's PPO is better, but not a setting of the paper.
     assert "clipping, ε = 0.2 is not beaten beyond noise: yes" in text
     assert "| no clipping or penalty | -0.39 | 0.40 (" in text
+
+
+def test_figure_3_is_set_beside_the_ends_of_the_papers_curves(tmp_path: Path) -> None:
+    conditions = {**CONDITIONS, "preset": "paper-figure3", "entry": "mujoco", "normalize": True}
+    a2c, clip, vanilla, trpo = (curve.label for curve in FIGURE_3)
+    scored = {
+        # The paper has 900, 2330 and 2100: two pairs of three have its order.
+        "Hopper-v5": {a2c: 800.0, clip: 2000.0, trpo: 2500.0, vanilla: 1500.0},
+        # The paper has 1000 for each of these, which no pair can agree with.
+        "InvertedPendulum-v5": {a2c: 500.0, clip: 900.0},
+        # The paper has -24, -7 and -115: all pairs have its order.
+        "Reacher-v5": {a2c: -30.0, clip: -5.0, trpo: -40.0},
+    }
+    runs = [
+        record(label, env, seed, score + seed, conditions=conditions)
+        for env, scores in scored.items()
+        for label, score in scores.items()
+        for seed in (-1, 1)
+    ]
+    write(tmp_path, [*runs, *(record(RANDOM, env, 0, -99.0, conditions=conditions) for env in scored)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "| environment | A2C | PPO (clip) | vanilla PG, adaptive | TRPO |" in text
+    assert "| Hopper-v5 | 800 (900) | 2000 (2330) | 1500 (not read) | 2500 (2100) |" in text
+    assert "| InvertedPendulum-v5 | 500 (1000) | 900 (1000) | not run (not read) | not run (1000) |" in text
+    assert "Of 6 pairs of methods that differ there in an environment, 5 are in the same order here." in text
+    assert "coverage of the preset: 4 of 4 settings, 3 of 7 environments" in text
+    assert "-figure3.png)" in text
 
 
 def test_without_settings_of_the_paper_its_table_is_left_out(tmp_path: Path) -> None:

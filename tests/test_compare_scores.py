@@ -10,7 +10,7 @@ import pytest
 from comparing import CONDITIONS, RECORDS, record
 
 from sb3_ppo_variants.compare import plots, records, scores, statistics, tables
-from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import parse
 from sb3_ppo_variants.compare.statistics import Difference, Estimate

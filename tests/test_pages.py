@@ -38,11 +38,12 @@ PARTS = {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"}
 
 
 def names(text: str) -> set[str]:
-    """Return the dotted names of SB3's objects and this package's, where the package's own name may be omitted."""
+    """Return the dotted names of code here and in SB3, where the package's own name may be omitted."""
     found = set(re.findall(r"`([a-zA-Z_]\w*(?:\.\w+)+)`", text))
     found = {name for name in found if not name.endswith((".py", ".hpp", ".json"))}
     short = {f"sb3_ppo_variants.{name}" for name in found if name.split(".")[0] in PARTS}
-    return short | {name for name in found if name.split(".")[0] in ("sb3_ppo_variants", "stable_baselines3")}
+    roots = ("sb3_ppo_variants", "stable_baselines3", "benchmarks")
+    return short | {name for name in found if name.split(".")[0] in roots}
 
 
 def exists(name: str) -> bool:

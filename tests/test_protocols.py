@@ -19,7 +19,8 @@ from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.execution import commit, perform
-from sb3_ppo_variants.compare.plan import BEST, PRESETS, STUDIED, TABLE_1, make_plan, merge
+from sb3_ppo_variants.compare.paper import BEST, TABLE_1
+from sb3_ppo_variants.compare.plan import PRESETS, STUDIED, make_plan, merge
 from sb3_ppo_variants.compare.settings import Conditions, parse, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe

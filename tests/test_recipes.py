@@ -1,5 +1,7 @@
 """Recipes: their values against the sources, and the models and environments made from them."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,16 @@ import rl_zoo3
 import yaml
 from gymnasium import spaces
 from gymnasium.wrappers import RescaleAction
+from sb3_contrib import TRPO
+from stable_baselines3 import A2C
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 from torch import nn
 
 from fresh import ended, run_code_anew
+from sb3_ppo_variants import KLAdaptive
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import ALGORITHMS, Recipe, evaluate, load, parse, recipe, select, train
+from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
 from sb3_ppo_variants.recipes.training import Episodes
 
@@ -39,6 +44,7 @@ SAME_WITH_LSTMS = {
     "PendulumNoVel-v1": "PendulumNoVel-v1",
     "LunarLanderNoVel-v3": "LunarLanderNoVel-v2",
 }
+RMS_PROP = "stable_baselines3.common.sb2_compat.rmsprop_tf_like.RMSpropTFLike"
 # SB3's defaults for values that an entry of rl_zoo3 may omit.
 DEFAULTS = {"clip_range": 0.2, "learning_rate": 3e-4, "n_envs": 1}
 
@@ -53,6 +59,23 @@ def test_values_are_those_of_the_named_source(ours: str, theirs: str) -> None:
     for name, value in hyperparams[ours].items():
         assert value == expected.pop(name, DEFAULTS.get(name)), name
     assert not expected
+
+
+@pytest.mark.parametrize(("algorithm", "file"), [("stable_baselines3:A2C", "a2c"), ("sb3_contrib:TRPO", "trpo")])
+def test_baselines_have_the_values_of_the_zoo(algorithm: str, file: str) -> None:
+    zoo = yaml.safe_load((Path(rl_zoo3.__file__).parent / f"hyperparams/{file}.yml").read_text())
+    signature = inspect.signature(A2C if file == "a2c" else TRPO).parameters
+    compared = [name for name in BASELINES[algorithm] if name in zoo or name.replace("-v5", "-v4") in zoo]
+    assert len(compared) >= 10
+    for name in compared:
+        expected = {k: v for k, v in zoo[name.replace("-v5", "-v4")].items() if k != "n_timesteps"}
+        if "policy_kwargs" in expected:
+            expected["policy_kwargs"] = eval(expected["policy_kwargs"], {"RMSpropTFLike": RMS_PROP, "dict": dict})
+        ours = BASELINES[algorithm][name]
+        # What is left out has the default.
+        left_out = {k: v for k, v in expected.items() if k not in ours}
+        assert left_out == {k: signature[k].default for k in left_out}
+        assert ours == {k: v for k, v in expected.items() if k in ours}, name
 
 
 def test_mujoco_is_the_papers_table_3() -> None:
@@ -152,6 +175,27 @@ def test_what_is_not_known_is_refused(arguments: tuple[str, ...], message: str) 
 def test_a_normalization_that_is_not_read_is_refused(normalize: Any) -> None:
     with pytest.raises(ArgumentError, match=r"normalize=.* is not allowed; .*a dict of arguments for VecNormalize"):
         recipe("ppo_clip", "Pendulum-v1", normalize=normalize)
+
+
+def test_a_text_names_a_step_size_that_adapts() -> None:
+    made = recipe("ppo_clip", "CartPole-v1", learning_rate="KLAdaptive(desired_kl=0.02, every='minibatch')")
+    assert made.arguments["learning_rate"] == KLAdaptive(desired_kl=0.02, every="minibatch")
+    assert recipe("ppo_clip", "CartPole-v1", learning_rate="KLAdaptive").arguments["learning_rate"] == KLAdaptive()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("KLAdaptive(0.02)", "is not written as in KLAdaptive.desired_kl=0.01.: .*positional"),
+        ("KLAdaptive(kl=0.02)", "is not written as in .*: .*unexpected keyword argument 'kl'"),
+        ("KLAdaptive(desired_kl=1+", "is not written as in "),
+        ("KLAdaptive(desired_kl=print())", "is not written as in "),
+        ("KLAdaptive(desired_kl=-1)", ": desired_kl=-1 is not allowed; allowed: "),
+    ],
+)
+def test_a_step_size_that_cannot_adapt_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"learning_rate={text!r}") + " ?" + message):
+        recipe("ppo_clip", "CartPole-v1", learning_rate=text)
 
 
 @pytest.mark.parametrize("frame_stack", [0, 1.5, "4"])

@@ -212,6 +212,8 @@ def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
     found = ExperimentManager._preprocess_schedules(dict(given))
     assert found["ent_coef"](0.5) == 0.1 and found["vf_coef"] == 0.5 and found["clip_range"](0.5) == 0.1
     assert found["learning_rate"] == KLAdaptive(desired_kl=0.02)
+    text = {"learning_rate": "KLAdaptive(desired_kl=0.02)"}
+    assert ExperimentManager._preprocess_schedules(text) == {"learning_rate": KLAdaptive(desired_kl=0.02)}
 
 
 def test_an_objective_of_the_user(tmp_path: Path) -> None:

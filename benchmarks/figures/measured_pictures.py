@@ -11,7 +11,7 @@ from benchmarks import cores
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, picture, shades
 from sb3_ppo_variants.compare import records, scores, statistics
-from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.paper import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
 SPEEDS = Path("results/throughput-bars-epyc.json")

@@ -1,11 +1,12 @@
-"""Command lines of several commands, of which only the one that is used is imported."""
+"""Command lines of several commands, of which only the one that is used is imported, and values on them."""
 
 import argparse
+import ast
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sb3_ppo_variants.errors import ArgumentError, installation
 
@@ -74,3 +75,21 @@ def whole_number(text: str) -> int:
     except InvalidOperation:
         pass
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 100000, 100_000 or 1e5")
+
+
+def read_call(
+    text: str, read_argument: Callable[[ast.expr], Any] = ast.literal_eval
+) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the name, the arguments and the keyword arguments of a call such as ``SPO(0.2)``, or of a name alone.
+
+    :param read_argument: reads an argument; by default, it must be a literal
+    :raises ValueError: (or ``SyntaxError``) if the text has another form
+    """
+    match ast.parse(text.strip(), mode="eval").body:
+        case ast.Name(name):
+            return name, [], {}
+        case ast.Call(ast.Name(name), args, keywords):
+            given = {str(keyword.arg): read_argument(keyword.value) for keyword in keywords if keyword.arg}
+            if len(given) == len(keywords):
+                return name, [read_argument(value) for value in args], given
+    raise ValueError(f"{text!r} is not a call with arguments")

@@ -23,7 +23,9 @@ ALGORITHMS = {
 EXAMPLE = "ppo_clip:clip_range=0.1"
 # What is compared by default.
 FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
-PRESETS = ("paper-table1", "table1-study", "objectives", "robustness", "robustness-random", "atari-demo")
+PRESETS = (
+    "paper-table1", "paper-figure3", "table1-study", "objectives", "robustness", "robustness-random", "atari-demo",
+)  # fmt: skip
 PROTOCOLS = ("text", "released-code", "sb3")
 
 OUT = Path("runs/compare")

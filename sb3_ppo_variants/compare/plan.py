@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
+from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
 from sb3_ppo_variants.compare.settings import (
     ENVIRONMENT_KEYS,
@@ -29,42 +30,6 @@ from sb3_ppo_variants.variants import PPOClip
 RANDOM_TIMESTEPS = 1_000_000
 # Bytes of the readable part of a run's name.
 LONGEST = 200
-
-
-@dataclass(frozen=True)
-class Row:
-    """A setting as on the command line, with the paper's name and average normalised score for it."""
-
-    setting: str
-    name: str
-    score: float
-
-    @property
-    def label(self) -> str:
-        """The label of the setting."""
-        return parse(self.setting).label
-
-
-# Table 1 of the PPO paper (https://arxiv.org/abs/1707.06347).
-NONE = "ppo_unclipped"
-BEST = "ppo_clip:clip_range=0.2"
-TABLE_1 = (
-    Row(NONE, "no clipping or penalty", -0.39),
-    Row("ppo_clip:clip_range=0.1", "clipping, ε = 0.1", 0.76),
-    Row(BEST, "clipping, ε = 0.2", 0.82),
-    Row("ppo_clip:clip_range=0.3", "clipping, ε = 0.3", 0.70),
-    Row("ppo_adaptive_kl:desired_kl=0.003", "adaptive KL, d_targ = 0.003", 0.68),
-    Row("ppo_adaptive_kl:desired_kl=0.01", "adaptive KL, d_targ = 0.01", 0.74),
-    Row("ppo_adaptive_kl:desired_kl=0.03", "adaptive KL, d_targ = 0.03", 0.71),
-    Row("ppo_fixed_kl:kl_coef=0.3", "fixed KL, β = 0.3", 0.62),
-    Row("ppo_fixed_kl:kl_coef=1", "fixed KL, β = 1", 0.71),
-    Row("ppo_fixed_kl:kl_coef=3", "fixed KL, β = 3", 0.72),
-    Row("ppo_fixed_kl:kl_coef=10", "fixed KL, β = 10", 0.69),
-)
-PAPERS_ENVS = [
-    "HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Swimmer-v5",
-    "Walker2d-v5",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,6 +109,18 @@ PRESETS = {
             "constant. Rewards are scaled as well, because SB3 clips the gradients of policy and value together, and "
             "the error of unscaled values would leave the policy little; the objectives do not see that scale, as "
             "advantages are normalised. `--no-normalize` and `--no-anneal` follow the text"
+        ),
+    ),
+    "paper-figure3": Preset(
+        settings={"all": [curve.setting for curve in FIGURE_3]},
+        envs=PAPERS_ENVS,
+        conditions=Conditions("paper-figure3", timesteps=1_000_000, entry="mujoco", normalize=True),
+        why=(
+            "PPO is as users of SB3 run it. A2C and TRPO have the RL Zoo's hyperparameters for MuJoCo. The vanilla "
+            "policy gradient takes one step on each rollout, and its step size follows the KL by a rule that the "
+            "paper calls similar to that of its β; the paper gives no target, which here is that of Table 1's best "
+            "adaptive KL. Of the paper's methods, CEM and A2C with a trust region are missing, because no maintained "
+            "library has them for these policies"
         ),
     ),
     "table1-study": Preset(

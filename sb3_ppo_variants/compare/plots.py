@@ -3,6 +3,7 @@
 ``labels`` are all settings of the comparison, each with its own style.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -23,6 +24,7 @@ from matplotlib.figure import Figure
 from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
+from sb3_ppo_variants.compare.paper import FIGURE_3
 from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
@@ -43,6 +45,8 @@ SMALL, MEDIUM = 9, 11
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 # Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
 SMOOTHED = 5
+# The panels beside each other in the paper's Figure 3.
+COLUMNS = 4
 # The logged values to draw, with their names in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
@@ -230,6 +234,27 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
             draw_band(axes, steps, label, mean, looks(comparison.labels), seeds)
     if env in (random := comparison.random_scores):
         axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
+
+
+def figure_3(comparison: Comparison, file: Path) -> None:
+    """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
+    look, envs = looks(comparison.labels), comparison.envs
+    rows = math.ceil(len(envs) / COLUMNS)
+    with drawing(file, rows, COLUMNS, (2.6 * COLUMNS, 0.5 + 2.0 * rows), below=True) as grid:
+        for axes in grid.ravel()[len(envs) :]:
+            axes.set_visible(False)
+        for axes, env in zip(grid.ravel(), envs, strict=False):
+            draw_curves(axes, comparison, env)
+            for method in FIGURE_3:
+                if method.label in look:
+                    color, _ = look[method.label]
+                    for line in axes.lines:
+                        if line.get_label() == plain(method.label):
+                            line.set_label(method.name)
+                    if env in method.returns:
+                        axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
+            axes.set_title(env, fontsize=SMALL)
+            axes.tick_params(labelsize=SMALL)
 
 
 def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.compare import appendix, plots, records, scores, statistics, study, tables
 from sb3_ppo_variants.compare.options import OUT
-from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import LAST, Record, Values
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import split
@@ -47,6 +47,8 @@ corrected as above, and whether the two are equivalent: two one-sided t tests at
 than {MARGIN}. Where settings neither differ nor are equivalent, these runs cannot tell."""
 AGGREGATES = "Lines are means, circles seeds (means over environments), and bars 95% intervals."
 EFFICIENCY = "The mean of the normalised curves over all environments, by steps and by time."
+FIGURED = """\
+Lines as in the learning curves below. A mark at the right is the paper's value."""
 ORDERS = "Each square compares two settings that differ in the paper."
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
@@ -230,8 +232,11 @@ class Section:
         return []
 
     def _paper(self) -> list[str]:
-        """Return the comparison with the paper, which is empty if this is not its Table 1."""
+        """Return the comparison with the paper, which is empty if this is neither its Table 1 nor its Figure 3."""
         comparison = self.comparison
+        if comparison.applied["preset"] == "paper-figure3" and (found := tables.compare_with_figure(comparison)):
+            drawn = self._draw("Learning curves and the ends of the paper's", "figure3", plots.figure_3, comparison)
+            return ["#### Comparison with the paper's Figure 3", *found, drawn, FIGURED]
         in_paper = any(row.label in comparison.labels for row in TABLE_1)
         if comparison.applied["preset"] != "paper-table1" or not in_paper:
             return []

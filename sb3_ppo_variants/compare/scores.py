@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
-from sb3_ppo_variants.compare.plan import TABLE_1
+from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, Values, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.compare.statistics import Differences, Ranked, differences, rank

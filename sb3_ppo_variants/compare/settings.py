@@ -287,11 +287,18 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
 
 def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
     """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
-    # An algorithm without hyperparameters of its own uses those of PPOClip.
+    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
     entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
     shared = recipes.select(entries, env_id, conditions.entry)
     recommended = shared.pop("n_timesteps", None)
+    if conditions.file is None and setting.path in recipes.BASELINES:
+        own = recipes.entries_of(setting.path)
+        if conditions.entry not in (None, *own):
+            raise ArgumentError(
+                f"--entry {conditions.entry} has no hyperparameters for {setting.name}, which has {', '.join(own)}"
+            )
+        shared = recipes.select(own, env_id, conditions.entry)
     timesteps = recommended if conditions.timesteps is None else conditions.timesteps
     if not isinstance(timesteps, int | float) or timesteps < 1:
         given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from scipy.stats import kendalltau
 
 from sb3_ppo_variants.compare import scores, tables
-from sb3_ppo_variants.compare.plan import HEADLINE, NONE, PRESETS, TABLE_1
+from sb3_ppo_variants.compare.paper import NONE, TABLE_1
+from sb3_ppo_variants.compare.plan import HEADLINE, PRESETS
 from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
 from sb3_ppo_variants.compare.records import digest
 from sb3_ppo_variants.compare.scores import Comparison

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from sb3_ppo_variants.compare.plan import BEST, NONE, PRESETS, TABLE_1, Preset
+from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, TABLE_1
+from sb3_ppo_variants.compare.plan import PRESETS, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
 from sb3_ppo_variants.compare.settings import own_protocol, parse, switch
@@ -45,6 +46,10 @@ A setting is better than another beyond noise where a permutation test of their 
 environment and corrected by Holm's method for all pairs of settings, gives p ≤ {ALPHA}. If all settings were the same,
 a report would call any of them better in at most {ALPHA:.0%} of the cases. A rank is the range of places that these
 tests allow."""
+
+FIGURE = """\
+The mean score, and in brackets the return at which the paper's curve ends, which the authors of
+[Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) read off the figure."""
 
 
 def escape(text: str) -> str:
@@ -439,3 +444,28 @@ def orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list
             found = differences[higher.label, lower.label]
             signs[i, j] = int(np.sign(found.estimate.value)) * (2 if found.is_beyond_noise else 1)
     return [row.name for row in rows], signs
+
+
+def compare_with_figure(comparison: Comparison) -> list[str]:
+    """Return the mean scores of the methods of Figure 3 next to the ends of the paper's curves, and how far they agree.
+
+    It is empty if none of the methods has a score.
+    """
+    means = comparison.table.groupby(["env", "label"])["score"].mean().dropna()
+    methods = [method for method in FIGURE_3 if method.label in means.index.get_level_values("label")]
+    if not methods:
+        return []
+    cells: dict[str, dict[str, str]] = {env: {} for env in comparison.envs}
+    same, pairs = 0, 0
+    for env, of_env in cells.items():
+        for method in methods:
+            read = f"{method.returns[env]:g}" if env in method.returns else "not read"
+            here = means.get((env, method.label))
+            of_env[method.name] = f"{'not run' if here is None else _number(here)} ({read})"
+        known = [(m.returns[env], means[env, m.label]) for m in methods if env in m.returns and (env, m.label) in means]
+        differing = [(one, other) for one, other in combinations(known, 2) if one[0] != other[0]]
+        pairs += len(differing)
+        same += sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
+    table = markdown(pd.DataFrame.from_dict(cells, orient="index"), "environment")
+    agreement = f"Of {pairs} pairs of methods that differ there in an environment, {same} are in the same order here."
+    return [FIGURE, table, agreement]

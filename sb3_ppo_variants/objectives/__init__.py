@@ -9,6 +9,7 @@ from importlib import import_module
 from inspect import isabstract
 from typing import Any, NoReturn
 
+from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.checking import check_gradient
 from sb3_ppo_variants.objectives.clipping import CISPO, ESPO, ClipHigher, DualClip, Rollback, TrulyPPO
@@ -85,7 +86,12 @@ def read_objective(text: str) -> Objective:
         does not take the arguments, or it is not derived from :class:`Objective`
     """
     imported = re.fullmatch(r"\s*([\w.]+)\s*:(.*)", text, re.DOTALL)
-    name, args, kwargs = _parts(text, imported[2] if imported else text)
+    try:
+        name, args, kwargs = read_call(imported[2] if imported else text, _argument)
+    except ArgumentError:  # That of an objective within is about itself.
+        raise
+    except (SyntaxError, ValueError):
+        _refuse(text)
     if not imported and name not in list_objectives():
         _refuse(text)
     try:
@@ -96,23 +102,6 @@ def read_objective(text: str) -> Objective:
     if not isinstance(made, Objective):
         raise ArgumentError(f"objective={text!r} is not an objective: {name} must derive from Objective")
     return made
-
-
-def _parts(text: str, call: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name, the arguments and the keyword arguments of a call."""
-    try:
-        match ast.parse(call.strip(), mode="eval").body:
-            case ast.Name(name):
-                return name, [], {}
-            case ast.Call(ast.Name(name), args, keywords):
-                given = {str(keyword.arg): _argument(keyword.value) for keyword in keywords if keyword.arg}
-                if len(given) == len(keywords):
-                    return name, [_argument(value) for value in args], given
-    except ArgumentError:  # That of an objective within is about itself.
-        raise
-    except (SyntaxError, ValueError):
-        pass
-    _refuse(text)
 
 
 def _argument(node: ast.expr) -> Any:

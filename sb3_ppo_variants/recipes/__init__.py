@@ -1,6 +1,6 @@
 """Hyperparameters for common PPO environments, and functions to train with them."""
 
-from sb3_ppo_variants.recipes.environments import entries_of
+from sb3_ppo_variants.recipes.environments import BASELINES, entries_of
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
     ENVIRONMENT_KEYS,
@@ -19,6 +19,7 @@ from sb3_ppo_variants.recipes.training import evaluate, load, train
 
 __all__ = [
     "ALGORITHMS",
+    "BASELINES",
     "ENVIRONMENT_KEYS",
     "PROTOCOLS",
     "Protocol",

@@ -4,6 +4,8 @@ Keys are environment ids, ``"atari"`` for all other Atari games, ``"mujoco"`` fo
 ``"spinning-up"`` for those of Spinning Up, and ``"default"`` for all other environments. Besides arguments of the
 algorithm, an entry may contain ``n_timesteps``, ``n_envs``, ``env_wrapper``, ``frame_stack`` and ``normalize``.
 ``"lin_x"`` is x times the remaining progress, which goes from 1 to 0.
+
+A2C and TRPO, with which PPO is compared, have entries with the same keys, but without ``n_timesteps``.
 """
 
 import sys
@@ -167,6 +169,74 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "Swimmer-v5",
     ], MUJOCO),
 }
+
+# rl_zoo3 2.9.2, hyperparams/a2c.yml and trpo.yml, those for MuJoCo tuned for the environments' previous version, -v4.
+# What is not here has SB3's and sb3-contrib's defaults.
+A2C_TUNED: Hyperparameters = {
+    "policy": "MlpPolicy", "normalize": True, "n_steps": 8, "learning_rate": "lin_7e-4",
+    "gamma": 0.99, "gae_lambda": 0.9, "ent_coef": 0.0, "vf_coef": 0.4,
+    "use_sde": True, "policy_kwargs": {"log_std_init": -2, "ortho_init": False},
+}
+A2C_MUJOCO: Hyperparameters = {"policy": "MlpPolicy", "normalize": True}
+TRPO_MUJOCO: Hyperparameters = {
+    "policy": "MlpPolicy", "n_envs": 2, "normalize": True,
+    "n_steps": 1024, "batch_size": 128, "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95,
+    "sub_sampling_factor": 1, "cg_max_steps": 25, "cg_damping": 0.1, "n_critic_updates": 20,
+}
+ALL_MUJOCO = [
+    "mujoco", "Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "HumanoidStandup-v5", "InvertedDoublePendulum-v5",
+    "InvertedPendulum-v5", "Pusher-v5", "Reacher-v5", "Swimmer-v5", "Walker2d-v5",
+]
+BASELINES: dict[str, dict[str, Hyperparameters]] = {
+    "stable_baselines3:A2C": {
+        "default": {"policy": "MlpPolicy"},
+        "atari": {
+            "policy": "CnnPolicy", "n_envs": 16, "env_wrapper": ATARI["env_wrapper"], "frame_stack": 4,
+            "ent_coef": 0.01, "vf_coef": 0.25,
+            "policy_kwargs": {
+                "optimizer_class": "stable_baselines3.common.sb2_compat.rmsprop_tf_like.RMSpropTFLike",
+                "optimizer_kwargs": {"eps": 1e-5},
+            },
+        },
+        "CartPole-v1": {"policy": "MlpPolicy", "n_envs": 8, "ent_coef": 0.0},
+        "LunarLander-v3": {
+            "policy": "MlpPolicy", "n_envs": 8,
+            "n_steps": 5, "learning_rate": "lin_0.00083", "gamma": 0.995, "ent_coef": 1e-5,
+        },
+        "Pendulum-v1": {**A2C_TUNED, "n_envs": 8, "gamma": 0.9},
+        "LunarLanderContinuous-v3": {**A2C_TUNED, "n_envs": 4},
+        "BipedalWalker-v3": {**A2C_TUNED, "n_envs": 16, "learning_rate": "lin_0.00096"},
+        **dict.fromkeys(ALL_MUJOCO, A2C_MUJOCO),
+        "Swimmer-v5": {**A2C_MUJOCO, "gamma": 0.9999},
+    },
+    "sb3_contrib:TRPO": {
+        "default": {"policy": "MlpPolicy"},
+        # OpenAI Baselines, baselines/trpo_mpi/defaults.py, in as many environments as PPO.
+        "atari": {
+            "policy": "CnnPolicy", "n_envs": 8, "env_wrapper": ATARI["env_wrapper"], "frame_stack": 4,
+            "n_steps": 64, "batch_size": 512, "learning_rate": 1e-4, "gamma": 0.98, "gae_lambda": 1.0,
+            "target_kl": 0.001, "cg_max_steps": 10, "cg_damping": 1e-3, "n_critic_updates": 3,
+        },
+        "CartPole-v1": {
+            "policy": "MlpPolicy", "n_envs": 2, "n_steps": 512, "batch_size": 512, "learning_rate": 1e-3,
+            "gamma": 0.99, "gae_lambda": 0.98, "cg_damping": 1e-3, "n_critic_updates": 20,
+        },
+        "Pendulum-v1": {
+            "policy": "MlpPolicy", "n_envs": 2, "n_steps": 1024, "gamma": 0.9, "n_critic_updates": 15,
+            "use_sde": True, "sde_sample_freq": 4,
+        },
+        "LunarLander-v3": {
+            "policy": "MlpPolicy", "n_envs": 2, "n_steps": 512, "learning_rate": 1e-3,
+            "gamma": 0.99, "gae_lambda": 0.98, "cg_damping": 0.01, "n_critic_updates": 15,
+        },
+        "LunarLanderContinuous-v3": {
+            "policy": "MlpPolicy", "n_envs": 2, "normalize": True, "n_steps": 1024, "n_critic_updates": 20,
+        },
+        **dict.fromkeys([*ALL_MUJOCO, "BipedalWalker-v3"], TRPO_MUJOCO),
+        "HalfCheetah-v5": {**TRPO_MUJOCO, "target_kl": 0.04},
+        "Swimmer-v5": {**TRPO_MUJOCO, "gamma": 0.9999},
+    },
+}
 # fmt: on
 # The arguments that the objectives have instead of clip_range, with the best values of the paper's Table 1. Users add
 # the objective of ``PPOCustom``.
@@ -179,7 +249,12 @@ OWN: dict[str, Hyperparameters] = {
 
 
 def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of every environment for an algorithm, such as ``"ppo_clip"``."""
+    """Return the hyperparameters of every environment for an algorithm.
+
+    :param algorithm: such as ``"ppo_clip"``, or a key of ``BASELINES``
+    """
+    if algorithm in BASELINES:
+        return deepcopy(BASELINES[algorithm])
     entries = {name: deepcopy(entry) for name, entry in ENVIRONMENTS.items()}
     if algorithm in OWN:
         for entry in entries.values():

@@ -18,6 +18,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
+from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
@@ -25,6 +26,7 @@ from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
+from sb3_ppo_variants.updates import KLAdaptive
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
@@ -306,7 +308,8 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
     :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
         ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class, and for ``PPOCustom`` a text
-        such as ``"mine:SPO(0.2)"`` an objective (see :func:`~sb3_ppo_variants.objectives.read_objective`)
+        such as ``"mine:SPO(0.2)"`` an objective (see :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules
+        may be texts too (see :func:`schedule`)
     :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
         cannot be imported
     """
@@ -331,13 +334,26 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
 
 def schedule(name: str, value: object) -> object:
-    """Return the schedule that ``"lin_x"`` stands for, or any other value unchanged.
+    """Return what a text stands for: a schedule (``"lin_x"``) or, as a step size, a :class:`KLAdaptive` with arguments.
 
-    :raises ArgumentError: if x is not a number
+    Any other value is returned unchanged.
+
+    :raises ArgumentError: if x is not a number, or ``KLAdaptive`` does not take the arguments
     """
-    if not (isinstance(value, str) and value.startswith("lin_")):
+    if not isinstance(value, str):
         return value
-    try:
-        return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-    except ValueError:
-        raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None
+    if value.startswith("lin_"):
+        try:
+            return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+        except ValueError:
+            raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None
+    if name == "learning_rate" and value.partition("(")[0].strip() == KLAdaptive.__name__:
+        try:
+            _, args, kwargs = read_call(value)
+            return KLAdaptive(*args, **kwargs)
+        except ArgumentError as error:
+            raise ArgumentError(f"{name}={value!r}: {error}") from error
+        except (SyntaxError, TypeError, ValueError) as error:
+            example = "KLAdaptive(desired_kl=0.01)"
+            raise ArgumentError(f"{name}={value!r} is not written as in {example}: {error}") from error
+    return value

@@ -100,8 +100,9 @@ class ExperimentManager(Upstream):
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
-        # rl_zoo3 refuses other objects than numbers and strings.
-        adaptive = {name: value for name, value in hyperparams.items() if isinstance(value, KLAdaptive)}
+        # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
+        rate = schedule("learning_rate", hyperparams.get("learning_rate"))
+        adaptive = {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
         others = {name: value for name, value in hyperparams.items() if name not in adaptive}
         hyperparams = Upstream._preprocess_schedules(others) | adaptive
         for name, value in hyperparams.items():
@@ -119,7 +120,8 @@ class ExperimentManager(Upstream):
 class StoreHyperparameters(StoreDict):
     """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
 
-    An objective such as ``SPO(0.2)`` stays text, which the configuration of the run then contains.
+    An objective such as ``SPO(0.2)`` and a ``KLAdaptive(0.01)`` stay text, which the configuration of the run then
+    contains.
     """
 
     def __call__(
@@ -133,7 +135,8 @@ class StoreHyperparameters(StoreDict):
 
 def _quote(text: str) -> str:
     name, _, value = text.partition(":")
-    return f"{name}:{value!r}" if name == "objective" and not value.startswith(("'", '"')) else text
+    is_call = name == "objective" or value.startswith(KLAdaptive.__name__)
+    return f"{name}:{value!r}" if is_call and not value.startswith(("'", '"')) else text
 
 
 def _check_policy(policy: object) -> None:
