@@ -254,7 +254,7 @@ def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:
         policy, and of tensors that define the distribution
     """
     with th.random.fork_rng(devices=[]):  # The layer is not used, so its weights must not change those of others.
-        made: Any = distribution.proba_distribution_net(latent_dim=1)
+        made: object = distribution.proba_distribution_net(latent_dim=1)
     layer, log_std = made if isinstance(made, tuple) else (made, None)
     n_stds = 0 if log_std is None else log_std.numel()
     distribution.proba_distribution(th.zeros(1, layer.out_features), *([th.zeros(n_stds)] if n_stds else []))

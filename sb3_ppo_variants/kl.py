@@ -111,7 +111,7 @@ class Divergences:
             raise MissingKLError(self._unknown("Jensen-Shannon", "jensen_shannon"))
         return self._checked("Jensen-Shannon divergence", self.jensen_shannon_formula(old, new), old)
 
-    def between(self, name: str, old: Parameters, new: Parameters) -> Any:
+    def between(self, name: str, old: Parameters, new: Parameters) -> object:
         """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
         match name:
             case "kl":

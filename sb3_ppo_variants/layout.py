@@ -40,7 +40,7 @@ def parts_of(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield from parts_of(part, (*path, key))
 
 
-def structure_of(space: AnySpace) -> Any:
+def structure_of(space: AnySpace) -> object:
     """Return a space as a dict or a tuple of its parts, if it has any, and so on."""
     if isinstance(space, spaces.Dict):
         return {key: structure_of(part) for key, part in space.spaces.items()}

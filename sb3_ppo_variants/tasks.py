@@ -57,7 +57,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         self.action_space = spaces.Discrete(n_jobs)
         self._n_jobs = n_jobs
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Sample new jobs."""
         super().reset(seed=seed)
         self._durations = self.np_random.integers(1, 11, self._n_jobs)
@@ -113,7 +113,7 @@ class LowOrHigh(gym.Env[np.ndarray, np.int64]):
         self.action_space = spaces.Discrete(n_actions)
         self._n_actions, self._n_steps = n_actions, n_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Draw a sign and a mask."""
         super().reset(seed=seed)
         self._sign = int(self.np_random.choice([-1, 1]))
@@ -179,7 +179,7 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
             self.action_space = spaces.MultiDiscrete([*self._bins]) if factorised else spaces.Discrete(prod(self._bins))
         self._n_steps, self._n_dimensions = n_steps, n_dimensions
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Place the ball and the goal."""
         super().reset(seed=seed)
         self._to_ball = self.np_random.uniform(0.3, 1) * self._direction()

@@ -25,7 +25,7 @@ from torch.distributions.kl import kl_divergence
 
 from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.policies.boxed import BoxActions
+from sb3_ppo_variants.policies.head import BoxActions
 
 NAMES: dict[str, dict[str, Any]] = {
     "beta": {"distribution": "beta"},

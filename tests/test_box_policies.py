@@ -30,8 +30,7 @@ from helpers import (
 )
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOFixedKL
 from sb3_ppo_variants.distributions import Beta, SquashedGaussian
-from sb3_ppo_variants.policies.boxed import BoxActions
-from sb3_ppo_variants.policies.head import with_head
+from sb3_ppo_variants.policies.head import BoxActions, with_head
 
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "gaussian of state": {"distribution": "gaussian", "std": "state"},

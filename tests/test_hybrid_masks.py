@@ -47,7 +47,7 @@ from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import HybridLayout
 from sb3_ppo_variants.objectives import SPO
 from sb3_ppo_variants.policies.head import with_head
-from sb3_ppo_variants.policies.masked_structured import MaskableHybridActions, MaskableHybridDistribution
+from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and

@@ -78,7 +78,7 @@ def whole_number(text: str) -> int:
 
 
 def read_call(
-    text: str, read_argument: Callable[[ast.expr], Any] = ast.literal_eval
+    text: str, read_argument: Callable[[ast.expr], object] = ast.literal_eval
 ) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the arguments and the keyword arguments of a call such as ``SPO(0.2)``, or of a name alone.
 

@@ -42,7 +42,7 @@ class Rule:
     """
 
     allowed: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
     of_schedule: "Rule | None" = None
 
     def check(self, name: str, value: object) -> None:
@@ -206,12 +206,12 @@ class CheckedArguments:
     :param names: the names of the arguments
     """
 
-    def __init__(self, values: Mapping[str, Any], names: Iterable[str]):
+    def __init__(self, values: Mapping[str, object], names: Iterable[str]):
         # The attributes "policy" and "env" are not the arguments, but what was made of them.
         known = [name for name in names if name in values and name not in ("policy", "env")]
         self._checked = {name: _copied(values[name]) for name in known}
 
-    def update(self, values: Mapping[str, Any], rules: Mapping[str, Rule], take: Callable[[str], None]) -> None:
+    def update(self, values: Mapping[str, object], rules: Mapping[str, Rule], take: Callable[[str], None]) -> None:
         """Check the arguments that were set since the last call, and let them take effect.
 
         :param values: the attributes of the model
@@ -233,7 +233,7 @@ class CheckedArguments:
             self._checked[name] = _copied(values[name])
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> object:
     return dict(value) if isinstance(value, dict) else value  # The user may change the dict.
 
 
@@ -359,7 +359,7 @@ def current_value(
     return current_value(name, schedule, 0.0, values)
 
 
-def given_in(local: Mapping[str, Any]) -> dict[str, Any]:
+def given_in(local: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a constructor by name, from the ``locals()`` at its beginning."""
     return {name: value for name, value in local.items() if name not in ("self", "__class__")}
 

@@ -241,7 +241,7 @@ class TorchUpdate:
                 self._note(ratio_deviation=losses.ratio_deviation(to_old))
         return policy_loss + plan.ent_coef * entropy_loss
 
-    def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> Any:
+    def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> object:
         """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob

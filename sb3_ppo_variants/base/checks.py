@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -150,7 +149,7 @@ class Supervised(CallbackList):
                 self.on_training_end()
             raise
 
-    def update_locals(self, locals_: dict[str, Any]) -> None:
+    def update_locals(self, locals_: dict[str, object]) -> None:
         """Update the locals of the callbacks, which share one dict."""
         self.update_child_locals(locals_)
 

@@ -23,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import gymnasium as gym
 import numpy as np
@@ -78,7 +78,7 @@ class State(Episodes):
         # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
         self._begun = time.perf_counter(), time.process_time()
 
-    def note(self, step: int, infos: list[dict[str, Any]]) -> None:
+    def note(self, step: int, infos: list[dict[str, object]]) -> None:
         """Record the episodes that ended in a step, and write the progress, if the last write was long enough ago."""
         super().note(step, infos)
         now = time.monotonic()

@@ -148,7 +148,7 @@ class Group:
             env.close()
 
 
-def stack(observations: Sequence[Any], structure: Any) -> VecEnvObs:
+def stack(observations: Sequence[object], structure: object) -> VecEnvObs:
     """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does.
 
     :param structure: that of the space

@@ -281,7 +281,7 @@ class EnvPoolVecEnv(GymnasiumVecEnv):
             self._use(self._make(seed))
         return super()._reset_env(None, options)
 
-    def _render(self) -> Any:
+    def _render(self) -> object:
         pool: Any = self.env
         return pool.render(env_ids=np.arange(self.num_envs))
 

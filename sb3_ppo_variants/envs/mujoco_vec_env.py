@@ -51,7 +51,7 @@ def make_mujoco_vec_env(
     seed: int | None = None,
     monitor_dir: str | None = None,
     env_kwargs: Mapping[str, object] | None = None,
-    monitor_kwargs: Mapping[str, Any] | None = None,
+    monitor_kwargs: Mapping[str, object] | None = None,
     n_threads: int | str = "auto",
 ) -> "MujocoVecEnv":
     """Create MuJoCo's environments as SB3's ``make_vec_env`` does, but step them in a batch, in threads.
@@ -403,7 +403,7 @@ class MujocoVecEnv(VecEnv):
             refuse(attr_name, value, "a value that leaves the observation space as it is")
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of some of the simulations, such as ``render``.
 

@@ -184,7 +184,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self._ask("set_attr", (attr_name, value), indices)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of some of the environments."""
         return self._ask("env_method", (method_name, method_args, method_kwargs), indices)

@@ -124,7 +124,7 @@ class StandIn:
         own = {"step": steps.step, "step_async": steps.step_async, "step_wait": steps.step_wait, "reset": steps.reset}
         self.__dict__.update(own, _inner=env)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -7,7 +7,7 @@ import ast
 import re
 from importlib import import_module
 from inspect import isabstract
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.errors import ArgumentError
@@ -104,7 +104,7 @@ def read_objective(text: str) -> Objective:
     return made
 
 
-def _argument(node: ast.expr) -> Any:
+def _argument(node: ast.expr) -> object:
     return read_objective(ast.unparse(node)) if isinstance(node, ast.Call) else ast.literal_eval(node)
 
 

@@ -74,8 +74,8 @@ class Batch(Generic[Numbers]):
         advantages: Numbers | None = None,
         kl: Numbers | None = None,
         *,
-        source: Callable[[str], Any] = unknown,
-        **others: Any,
+        source: Callable[[str], object] = unknown,
+        **others: object,
     ):
         self._source: Callable[[str], Any] = source
         for name, value in (("ratio", ratio), ("advantages", advantages), ("kl", kl), *others.items()):
@@ -114,7 +114,7 @@ class Batch(Generic[Numbers]):
         found = compute(Batch(source=lambda name: _as_arrays(getattr(self, name))))
         return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found)
 
-    def _find(self, name: str) -> Any:
+    def _find(self, name: str) -> object:
         if name not in self.__dict__:
             value = self._source(name)
             if value is None:
@@ -122,7 +122,7 @@ class Batch(Generic[Numbers]):
             self.__dict__[name] = value
         return self.__dict__[name]
 
-    def _derive(self, name: str) -> Any:
+    def _derive(self, name: str) -> object:
         """Compute a field from others."""
         if name == "ratio" and self._find("log_ratio") is not None:
             return np.exp(self.log_ratio) if isinstance(self.log_ratio, np.ndarray) else self.log_ratio.exp()
@@ -142,7 +142,7 @@ class Batch(Generic[Numbers]):
         raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have")
 
 
-def _as_arrays(value: Any) -> Any:
+def _as_arrays(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(map(_as_arrays, value))
     return value.detach().cpu().numpy() if isinstance(value, th.Tensor) else value

@@ -95,7 +95,7 @@ class Asymmetric(BasePolicy):
         actor.value_net, actor.latent_dim_vf = critic.value_net, critic.latent_dim_vf
         self.mlp_extractor = actor
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
+    def _get_constructor_parameters(self) -> dict[str, object]:
         keys = {"actor_keys": self.actor_keys, "critic_keys": self.critic_keys}
         return {**super()._get_constructor_parameters(), **keys}
 

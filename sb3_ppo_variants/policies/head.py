@@ -10,16 +10,25 @@ from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
 from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, declared
-from sb3_ppo_variants.distributions import StateGaussianDistribution
+from sb3_ppo_variants.distributions import (
+    Beta,
+    Gaussian,
+    SquashedGaussian,
+    StateGaussianDistribution,
+    distribution_of,
+)
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, is_hybrid
+from sb3_ppo_variants.saving.plain import register_plain
 
 
 class ActionHead(BasePolicy):
@@ -51,7 +60,7 @@ class ActionHead(BasePolicy):
             assert isinstance(self.action_net, nn.Linear)
             self.action_dist.initialize(self.action_net.bias, self.log_std_init)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
+    def _get_constructor_parameters(self) -> dict[str, object]:
         return {**super()._get_constructor_parameters(), **self._given}
 
 
@@ -66,7 +75,7 @@ def with_head(policy_class: type[BasePolicy], head: type[ActionHead]) -> type[Ac
     return type(f"{policy_class.__name__}With{head.__name__}", (head, policy_class), members)
 
 
-def _reduced(policy: ActionHead) -> tuple[Any, ...]:
+def _reduced(policy: ActionHead) -> tuple[object, ...]:
     # Pickle does not find classes that were created on demand by their names.
     return _empty_policy, type(policy).__bases__[::-1], *object.__reduce__(policy)[2:]
 
@@ -74,6 +83,44 @@ def _reduced(policy: ActionHead) -> tuple[Any, ...]:
 def _empty_policy(policy_class: type[BasePolicy], head: type[ActionHead]) -> ActionHead:
     cls = with_head(policy_class, head)
     return cls.__new__(cls)
+
+
+class BoxActions(ActionHead):
+    """Draws continuous actions from a distribution that the arguments name.
+
+    In addition to the arguments of the policy, it takes ``distribution``, a name in
+    :data:`sb3_ppo_variants.distributions.NAMES` or an instance, and ``std``, ``"parameter"`` (the default) or
+    ``"state"``, for the names of Gaussians.
+
+    :param observation_space: the observations of the environment
+    :param action_space: the actions of the environment
+    :param others: the other arguments of the policy
+    :raises ArgumentError: if the distribution does not fit the action space or the other arguments
+    """
+
+    arguments = OF_DISTRIBUTION
+
+    def __init__(self, observation_space: AnySpace, action_space: AnySpace, *others: Any, **named: Any):
+        self.drawn_from = distribution_of(**self._take(named))
+        """How actions are drawn, unless gSDE draws them."""
+        self.drawn_from.check(action_space, bool(named.get("use_sde")), bool(named.get("squash_output")))
+        super().__init__(observation_space, action_space, *others, **named)
+
+    def _make_distribution(self) -> Distribution:
+        if self.use_sde:
+            return self.action_dist
+        self._squash_output = self.drawn_from.bounded
+        return self.drawn_from.make(get_action_dim(self.action_space))
+
+    def unscale_action(self, scaled_action: np.ndarray) -> np.ndarray:
+        """Scale actions from [-1, 1] to the bounds of the action space, which rounding does not exceed.
+
+        :param scaled_action: shape ``(batch, ...)``
+        """
+        assert isinstance(self.action_space, spaces.Box)
+        unscaled = super().unscale_action(scaled_action)
+        within: np.ndarray = np.minimum(np.maximum(unscaled, self.action_space.low), self.action_space.high)
+        return within
 
 
 class HybridActions(ActionHead):
@@ -137,3 +184,8 @@ def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapp
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
                 f"{space}: leave it out"
             )
+
+
+register_plain("Gaussian", Gaussian)
+register_plain("SquashedGaussian", SquashedGaussian)
+register_plain("Beta", Beta)

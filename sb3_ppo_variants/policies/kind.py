@@ -30,8 +30,7 @@ from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.boxed import BoxActions
-from sb3_ppo_variants.policies.head import ActionHead, HybridActions, check_parts, with_head
+from sb3_ppo_variants.policies.head import ActionHead, BoxActions, HybridActions, check_parts, with_head
 from sb3_ppo_variants.rollouts.buffer import (
     ROWS_AT_ONCE,
     Read,

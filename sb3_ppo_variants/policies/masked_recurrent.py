@@ -24,8 +24,7 @@ from stable_baselines3.common.distributions import Distribution, MultiCategorica
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_ppo_variants.policies.masked import Masked
-from sb3_ppo_variants.policies.masked_structured import MaskableHybridDistribution
+from sb3_ppo_variants.policies.masked import MaskableHybridDistribution, Masked
 from sb3_ppo_variants.policies.recurrent import Recurrent, States
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
@@ -101,7 +100,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         lstm_states: States,
         episode_starts: th.Tensor,
         action_masks: th.Tensor | np.ndarray | None = None,
-    ) -> Any:
+    ) -> object:
         """Return the distribution of the allowed actions, and the next states; see sb3-contrib."""
         with self._masked(action_masks):
             return super().get_distribution(obs, lstm_states, episode_starts)  # type: ignore[arg-type]
@@ -113,7 +112,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         lstm_states: RNNStates,
         episode_starts: th.Tensor,
         action_masks: th.Tensor | None = None,
-    ) -> Any:
+    ) -> object:
         """Return values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
         with self._masked(action_masks):
             return super().evaluate_actions(obs, actions, lstm_states, episode_starts)  # type: ignore[arg-type]

@@ -169,7 +169,7 @@ class Recurrent(PolicyKind):
         values: th.Tensor = self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
         return values
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
+    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> object:
         return self.policy.evaluate_actions(
             observations, actions, more.lstm_states, more.episode_starts, **more.masks()
         )

@@ -96,7 +96,7 @@ def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]
     """Return each of the wrappers with its arguments, the innermost first."""
     if env_wrapper is None:
         return []
-    listed: Sequence[Any] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
+    listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
     return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
 
 
@@ -218,7 +218,7 @@ def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
 
 
 def recipe(
-    algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: Any
+    algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: object
 ) -> Recipe:
     """Return the recipe for an algorithm and an environment.
 

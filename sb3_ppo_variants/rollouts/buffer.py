@@ -86,7 +86,7 @@ class WithParameters(RolloutBuffer):
             extended.old_parameters = tuple(column[rows] for column in self.old_parameters)
         return extended
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Pickle does not find classes that were created on demand by their names.
         return _empty_buffer, type(self).__bases__[1:], *object.__reduce__(self)[2:]
 
@@ -188,7 +188,7 @@ class Columns:
             self._computed[compute] = compute(self.whole())
         return convert(self._computed[compute][rows])
 
-    def _column(self, name: str) -> Any:
+    def _column(self, name: str) -> object:
         buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])
         if isinstance(column, dict):
             return {key: in_rows(buffer, array) for key, array in column.items()}

@@ -110,7 +110,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         *,
         weights_only: bool = False,
         reseed: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """Load a model from a file of this class, or of SB3's or sb3-contrib's PPO, after checking the file.
 

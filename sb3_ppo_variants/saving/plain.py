@@ -31,7 +31,7 @@ class NotPlainError(ValueError):
     """A value has no plain form, or a plain form does not stand for a value."""
 
 
-def encode(value: Any) -> object:
+def encode(value: object) -> object:
     """Return the plain form of a value for ``json.dumps``, or raise a :class:`NotPlainError`."""
     if type(value) in PLAIN:
         return value

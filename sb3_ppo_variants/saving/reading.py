@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -353,7 +352,7 @@ def _check_attributes(
                 raise DamagedFileError(file, name, f"cannot be used: {error}") from error
 
 
-def _check(file: str, name: str, rule: Rule, value: Any) -> None:
+def _check(file: str, name: str, rule: Rule, value: object) -> None:
     try:
         allowed = bool(rule.accepts(value))
     except (OverflowError, ValueError):  # An integer too large for a float, or an array instead of a flag.

@@ -115,7 +115,7 @@ class SavedAlgorithm(FileAlgorithm):
         path: str | Path,
         policy: str | type[BasePolicy],
         env: GymEnv | VectorEnv | str,
-        **arguments: Any,
+        **arguments: object,
     ) -> Self:
         """Resume the run in a folder of checkpoints, or create a new model if there are none.
 

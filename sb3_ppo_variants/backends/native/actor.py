@@ -23,7 +23,7 @@ from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import AnySpace
-from sb3_ppo_variants.policies.boxed import BoxActions
+from sb3_ppo_variants.policies.head import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
