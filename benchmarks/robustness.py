@@ -1,7 +1,8 @@
 """How robust each objective is to its hyperparameters: tables, and a picture, of the runs of --preset robustness."""
 
 import argparse
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 from pathlib import Path
 
@@ -21,6 +22,8 @@ RESULTS = Path("results/robustness.jsonl.gz")
 ENDS = (5, 95)
 # How many random configurations a user tries.
 BUDGETS = (1, 4, 16, 32)
+# With how many other seeds the best of them are run again.
+FRESH = 5
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.
 The sensitivity is that of Adkins et al. 2024 (https://arxiv.org/abs/2412.07165): how much better an objective scores
 if its best configuration is chosen for each environment than if one is chosen for all of them. The best of few runs is
@@ -117,32 +120,80 @@ def one_at_a_time(frame: pd.DataFrame) -> list[str]:
             "the worst is": means.index[0],
             "sensitivity": f"{sensitivity(settings):.2f}",
         })  # fmt: skip
-    better = [
-        f"{one} is better than {other}"
-        for (one, other), difference in differences(of_all).items()
-        if difference.is_beyond_noise and difference.estimate.value > 0
-    ]
-    said = f"In the mean of all settings, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
-    return [tables.markdown(pd.DataFrame(rows), None), said]
+    return [tables.markdown(pd.DataFrame(rows), None), say_better("In the mean of all settings", of_all)]
+
+
+def screened(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the scores of the random configurations with the first seed, by candidate: see :func:`by_setting`."""
+    first = frame[frame["is_random"] & (frame["seed"] == 0)]
+    return {c.name: by_setting(found) for c in CANDIDATES if len(found := first[first["candidate"] == c.name])}
 
 
 def at_random(frame: pd.DataFrame) -> str:
     """Return a table of what the best of some random configurations scores, for each candidate."""
     rows = []
-    for candidate in CANDIDATES:
-        settings = by_setting(frame[(frame["candidate"] == candidate.name) & frame["is_random"]])
-        if settings.empty:
-            continue
+    for candidate, settings in screened(frame).items():
         means = settings.mean(axis="columns").to_numpy()
         budgets = [tried for tried in BUDGETS if tried <= len(means)]
         rows.append({
-            "objective": candidate.name,
+            "objective": candidate,
             "configurations": len(means),
             "median": f"{np.median(means):.2f}",
             **{f"best of {tried}": f"{best_of(means, tried):.2f}" for tried in budgets},
             "sensitivity": f"{sensitivity(settings):.2f}",
         })  # fmt: skip
     return tables.markdown(pd.DataFrame(rows), None)
+
+
+def tuned(settings: pd.DataFrame) -> pd.Series:
+    """Return the labels of the best configurations in each environment and, as ``"all"``, in the mean of all."""
+    return pd.concat([settings.idxmax(), pd.Series({"all": settings.mean(axis="columns").idxmax()})])
+
+
+def list_confirmations(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
+    """Return the commands that run the best random configurations again, with seeds that did not choose them."""
+    best = {name: tuned(settings) for name, settings in screened(frame).items()}
+    command = ["python", "-m", "sb3_ppo_variants", "compare", "--preset", "robustness-random"]
+    command += ["--seeds", str(1 + FRESH), "--from", *map(str, files), "--out", "runs/robustness"]
+    commands = []
+    for env in sorted(frame["env"].unique()):
+        labels = dict.fromkeys(label for of_candidate in best.values() for label in of_candidate[[env, "all"]])
+        commands.append(shlex.join([*command, "--envs", env, "--algos", *labels]))
+    return commands
+
+
+def confirmed(frame: pd.DataFrame) -> list[str]:
+    """Return a table of the defaults and the best random configurations, these with fresh seeds, and what differs.
+
+    It is empty while fewer than two fresh seeds have been run everywhere.
+    """
+    fresh = frame[frame["is_random"] & (frame["seed"] > 0)]
+    rows, of_all = [], {}
+    for name, settings in screened(frame).items():
+        best = tuned(settings)
+        own = fresh[fresh["label"] == fresh["env"].map(best)].pivot_table("scaled", "seed", "env").dropna()
+        shared = fresh[fresh["label"] == best["all"]].pivot_table("scaled", "seed", "env").dropna()
+        if min(len(own), len(shared)) < 2 or min(own.shape[1], shared.shape[1]) < settings.shape[1]:
+            return []
+        default = frame[(frame["candidate"] == name) & ~frame["is_random"] & (frame["changed"] == "")]
+        of_all[name] = shared.to_numpy()
+        rows.append({
+            "objective": name,
+            "default": estimate(by_seed(default)) if len(default) else "",
+            "one configuration for all": estimate(of_all[name]),
+            "the best of each environment": estimate(own.to_numpy()),
+        })  # fmt: skip
+    return [tables.markdown(pd.DataFrame(rows), None), say_better("With one configuration for all", of_all)]
+
+
+def say_better(what: str, of_all: Mapping[str, np.ndarray]) -> str:
+    """Say which candidates are better than others beyond noise, from scores of shape (seeds, environments)."""
+    better = [
+        f"{one} is better than {other}"
+        for (one, other), difference in differences(of_all).items()
+        if difference.is_beyond_noise and difference.estimate.value > 0
+    ]
+    return f"{what}, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
 
 
 def curve(frame: pd.DataFrame, candidate: Candidate, name: str) -> dict[float, Estimate]:
@@ -178,6 +229,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
     )
+    parser.add_argument(
+        "--confirm", action="store_true", help=f"print the commands that run the best again, with {FRESH} fresh seeds"
+    )
     parser.add_argument("--picture", type=Path, help="PNG file for the picture, with an SVG and a PDF file next to it")
 
 
@@ -190,7 +244,8 @@ def run(options: argparse.Namespace) -> int:
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
     blocks = one_at_a_time(frame) if not frame["is_random"].all() else []
-    blocks += [at_random(frame)] if frame["is_random"].any() else []
+    blocks += [at_random(frame), *confirmed(frame)] if frame["is_random"].any() else []
+    blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join([EXPLAINED, *blocks]))
     if options.picture is not None:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
