@@ -168,6 +168,45 @@ def test_code_and_pictures_that_are_shown_exist(page: Path) -> None:
         assert (page.parent / file).is_file() or not (HAS_PICTURES or file.endswith((".py", ".hpp"))), file
 
 
+def lines_shown(page: Path, text: str) -> dict[str, list[str]]:
+    """Return the lines that each literalinclude of a page shows, by its text: none where Sphinx does not find them."""
+    found = {}
+    for whole, file, options in re.findall(r"^(```\{literalinclude\} (\S+)\n((?::.*\n)*)```)", text, re.M):
+        given = dict(re.findall(r"^:([\w-]+): ?(.*)$", options, re.M))
+        code = (page.parent / file).read_text()
+        lines = code.splitlines()
+        if "pyobject" in given:
+            nodes: list[ast.AST] = [ast.parse(code)]
+            for name in given["pyobject"].split("."):
+                nodes = [
+                    each for node in nodes for each in ast.iter_child_nodes(node) if getattr(each, "name", "") == name
+                ]
+            lines = [line for node in nodes for line in (ast.get_source_segment(code, node) or "").splitlines()]
+        for name, begins in (("start-at", 0), ("start-after", 1)):
+            if pattern := given.get(name, "").strip('"'):
+                lines = next((lines[i + begins :] for i, line in enumerate(lines) if pattern in line), [])
+        for name, ends in (("end-at", 1), ("end-before", 0)):
+            if pattern := given.get(name, "").strip('"'):
+                lines = next((lines[: i + ends] for i, line in enumerate(lines) if pattern in line), [])
+        found[whole] = lines
+    return found
+
+
+def test_code_that_is_shown_is_found() -> None:
+    pages = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+    shown = {
+        f"{page.name}: {whole}": lines for page in pages for whole, lines in lines_shown(page, page.read_text()).items()
+    }
+    assert len(shown) > 20 and [whole for whole, lines in shown.items() if not lines] == []
+
+
+def test_code_that_is_not_there_is_not_found() -> None:
+    include = "```{literalinclude} ../sb3_ppo_variants/objectives/surrogates.py\n:pyobject: Clipped.loss\n"
+    shown = [f"{include}:start-at: unclipped =\n:end-at: unclipped =\n```", f"{include}:start-at: nothing =\n```"]
+    known, unknown = lines_shown(DOCS / "page.md", "\n".join(shown)).values()
+    assert [line.strip() for line in known] == ["unclipped = batch.advantages * batch.ratio"] and unknown == []
+
+
 def test_every_guarantee_says_how_to_check_it() -> None:
     _, *sections = re.split(r"^## ", (DOCS / "trust.md").read_text(), flags=re.M)
     commands = [re.search(r"^\*\*Check it:\*\* `(.*?)`", section, re.M) for section in sections]
