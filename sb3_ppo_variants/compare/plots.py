@@ -239,20 +239,19 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
 def figure_3(comparison: Comparison, file: Path) -> None:
     """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
     look, envs = looks(comparison.labels), comparison.envs
+    names = {plain(method.label): method.name for method in FIGURE_3}
     rows = math.ceil(len(envs) / COLUMNS)
     with drawing(file, rows, COLUMNS, (2.6 * COLUMNS, 0.5 + 2.0 * rows), below=True) as grid:
         for axes in grid.ravel()[len(envs) :]:
             axes.set_visible(False)
         for axes, env in zip(grid.ravel(), envs, strict=False):
             draw_curves(axes, comparison, env)
+            for line in axes.lines:
+                line.set_label(names.get(str(line.get_label()), line.get_label()))
             for method in FIGURE_3:
-                if method.label in look:
+                if method.label in look and env in method.returns:
                     color, _ = look[method.label]
-                    for line in axes.lines:
-                        if line.get_label() == plain(method.label):
-                            line.set_label(method.name)
-                    if env in method.returns:
-                        axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
+                    axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
             axes.set_title(env, fontsize=SMALL)
             axes.tick_params(labelsize=SMALL)
 
