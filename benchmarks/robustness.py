@@ -18,7 +18,7 @@ from sb3_ppo_variants.compare.statistics import Estimate, differences, interval
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
-# Between these percentiles of all runs in an environment, scores are 0 and 1.
+# Between these percentiles of the runs in an environment, scores are 0 and 1.
 ENDS = (5, 95)
 # How many random configurations a user tries.
 BUDGETS = (1, 4, 16, 32)
@@ -58,7 +58,9 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     frame = rows.merge(settings, on=["label", "preset"])
     reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
     frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
-    low, high = (frame.groupby("env")["score"].transform(np.percentile, end) for end in ENDS)
+    # Runs that confirm the best must not change the scale by which these were chosen.
+    chosen_from = frame[~frame["is_random"] | (frame["seed"] == 0)].groupby("env")["score"]
+    low, high = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
     frame["scaled"] = (frame["score"] - low) / (high - low)
     return frame
 

@@ -414,7 +414,7 @@ def test_the_page_says_what_holds_agents_back_in_hopper() -> None:
     tested = statistics.differences(arrays("hopper-causes"))
     assert tested["ppo_clip gamma=0.99", "ppo_clip"].is_beyond_noise and "the difference is beyond noise" in page
     assert not tested[label, "ppo_clip"].is_beyond_noise and "cannot be told from the recipe's" in page
-    assert explores.std() > recipe.std() and "makes the seeds differ more" in page
+    assert explores.std() > recipe.std() and "these seeds differ more" in page
 
 
 @pytest.mark.parametrize("name", ["masked", "details"])

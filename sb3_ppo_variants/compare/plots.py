@@ -46,7 +46,7 @@ VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 # Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
 SMOOTHED = 5
 # The panels beside each other in the paper's Figure 3.
-COLUMNS = 4
+PANELS = 4
 # The logged values to draw, with their names in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
@@ -240,8 +240,8 @@ def figure_3(comparison: Comparison, file: Path) -> None:
     """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
     look, envs = looks(comparison.labels), comparison.envs
     names = {plain(method.label): method.name for method in FIGURE_3}
-    rows = math.ceil(len(envs) / COLUMNS)
-    with drawing(file, rows, COLUMNS, (2.6 * COLUMNS, 0.5 + 2.0 * rows), below=True) as grid:
+    rows = math.ceil(len(envs) / PANELS)
+    with drawing(file, rows, PANELS, (2.6 * PANELS, 0.5 + 2.0 * rows), below=True) as grid:
         for axes in grid.ravel()[len(envs) :]:
             axes.set_visible(False)
         for axes, env in zip(grid.ravel(), envs, strict=False):

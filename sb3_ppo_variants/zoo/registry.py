@@ -120,8 +120,8 @@ class ExperimentManager(Upstream):
 class StoreHyperparameters(StoreDict):
     """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
 
-    An objective such as ``SPO(0.2)`` and a ``KLAdaptive(0.01)`` stay text, which the configuration of the run then
-    contains.
+    An objective such as ``SPO(0.2)`` and a ``KLAdaptive(desired_kl=0.01)`` stay text, which the configuration of the
+    run then contains.
     """
 
     def __call__(
