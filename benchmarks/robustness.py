@@ -13,7 +13,7 @@ from sb3_ppo_variants.compare import records, tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.robustness import CANDIDATES, VARIED, Candidate
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Estimate, differences, interval
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -35,9 +35,9 @@ def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
     for candidate in CANDIDATES:
         for changed, configuration in candidate.one_at_a_time:
             value = getattr(configuration, changed) if changed else np.nan
-            yield parse(candidate.setting(configuration)).label, candidate.name, changed, value, False
+            yield read_setting(candidate.setting(configuration)).label, candidate.name, changed, value, False
         for index, configuration in enumerate(candidate.at_random):
-            yield parse(candidate.setting(configuration)).label, candidate.name, "", index, True
+            yield read_setting(candidate.setting(configuration)).label, candidate.name, "", index, True
 
 
 def scaled(found: list[Record]) -> pd.DataFrame:
@@ -239,7 +239,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables, and draw the picture."""
-    found, problems = records.load(None, options.files)
+    found, problems = records.load_records(None, options.files)
     for problem in problems:
         print(problem)
     frame = scaled(found)

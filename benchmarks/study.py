@@ -24,7 +24,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write tables and a picture of the records into the page, and save the picture in a folder of the same name."""
-    found, problems = records.load(None, options.files)
+    found, problems = records.load_records(None, options.files)
     for problem in problems:
         print(problem)
     page: Path = options.page
@@ -39,14 +39,14 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("there are no finished runs of --preset table1-study in these records")
     folder = page.with_suffix("")
     folder.mkdir(exist_ok=True)
-    study.draw(reached, folder / "scores.png")
+    study.draw_study(reached, folder / "scores.png")
     picture = f"{folder.name}/scores"
     before, _, rest = text.partition(BEGIN)
     blocks = [
         f"{before}{BEGIN}",
         study.progress(reached),
         "### The order of the four settings",
-        *study.overview(reached),
+        *study.tabulate(reached),
         f"![Scores under each of the conditions]({picture}.png)",
         f"{study.PICTURED}\n[SVG]({picture}.svg), [PDF]({picture}.pdf).",
         "### Scores",

@@ -5,7 +5,7 @@
 Reached 287, 278, 283 (seeds 1, 2, 3) after 5,046,272 steps, in 17.7 minutes of one core each.
 """
 
-from sb3_ppo_variants.recipes.training import main
+from sb3_ppo_variants.recipes.training import run_example
 
 if __name__ == "__main__":
-    main("BipedalWalker-v3", __doc__)
+    run_example("BipedalWalker-v3", __doc__)

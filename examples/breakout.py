@@ -5,7 +5,7 @@
 Reached 17 (seed 1) after 1,000,448 steps of the recipe's 10,000,000, in 34.7 minutes of one core.
 """
 
-from sb3_ppo_variants.recipes.training import main
+from sb3_ppo_variants.recipes.training import run_example
 
 if __name__ == "__main__":
-    main("BreakoutNoFrameskip-v4", __doc__)
+    run_example("BreakoutNoFrameskip-v4", __doc__)

@@ -5,7 +5,7 @@
 Reached 237, 264, 264 (seeds 1, 2, 3) after 1,015,808 steps, in 13.1 minutes of one core each.
 """
 
-from sb3_ppo_variants.recipes.training import main
+from sb3_ppo_variants.recipes.training import run_example
 
 if __name__ == "__main__":
-    main("LunarLander-v3", __doc__)
+    run_example("LunarLander-v3", __doc__)

@@ -30,7 +30,7 @@ from sb3_ppo_variants.distributions import (
 )
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, count
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, size_of
 
 # The values of ``entropy_weights``, ``only_if`` and ``distribution``.
 Weights: TypeAlias = Mapping[str, float]
@@ -82,7 +82,7 @@ class HybridDistribution(DiagGaussianDistribution):
         only_if: OnlyIf | None = None,
         continuous: Continuous | None = None,
     ):
-        super().__init__(count(layout.rows))
+        super().__init__(size_of(layout.rows))
         self._layout = layout
         self.entropy_weights = _factors(layout.parts, {} if entropy_weights is None else entropy_weights)
         """The factors of the parts' entropies."""
@@ -90,7 +90,7 @@ class HybridDistribution(DiagGaussianDistribution):
         """Where each part counts; ``None`` for everywhere."""
         drawn = continuous or {}
         self.parts = [
-            drawn.get(part.name, Gaussian()).make(count(part.space))
+            drawn.get(part.name, Gaussian()).make(size_of(part.space))
             if isinstance(part.space, spaces.Box)
             else self.make_discrete(part.flat)
             for part in layout.parts

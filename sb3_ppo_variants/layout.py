@@ -82,7 +82,7 @@ class Part:
             case spaces.MultiDiscrete():
                 return spaces.MultiDiscrete(self.space.nvec.ravel())
             case spaces.MultiBinary():
-                return spaces.MultiBinary(count(self.space))
+                return spaces.MultiBinary(size_of(self.space))
         return self.space
 
     def take(self, rows: np.ndarray) -> Actions:
@@ -122,7 +122,7 @@ def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     return (space.low.astype(float), space.high.astype(float)) if is_integer else (space.low, space.high)
 
 
-def count(space: AnySpace) -> int:
+def size_of(space: AnySpace) -> int:
     """Return the number of numbers in an element of an undivided space."""
     return int(np.prod(space.shape or ()))
 
@@ -165,14 +165,14 @@ class HybridLayout(Layout):
         self.space = space
         self._structure = structure_of(space)
         self._paths, found = zip(*parts_of(space), strict=True)
-        ends = np.cumsum([count(part) for part in found]).tolist()
+        ends = np.cumsum([size_of(part) for part in found]).tolist()
         names = [".".join(map(str, path)) for path in self._paths]
         self.parts = [
-            Part(name, part, slice(end - count(part), end), name in bounded)
+            Part(name, part, slice(end - size_of(part), end), name in bounded)
             for name, part, end in zip(names, found, ends, strict=True)
         ]
         """The parts in the order of their columns."""
-        continuous = [isinstance(part.space, spaces.Box) for part in self.parts for _ in range(count(part.space))]
+        continuous = [isinstance(part.space, spaces.Box) for part in self.parts for _ in range(size_of(part.space))]
         self.discrete = [i for i, is_continuous in enumerate(continuous) if not is_continuous]
         """The columns of parts that are not continuous."""
         super().__init__(spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32))

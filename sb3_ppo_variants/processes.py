@@ -82,14 +82,14 @@ class Processes:
 ALONE = Processes()
 
 
-class Group(Processes):
+class DistributedProcesses(Processes):
     """The processes of the default process group. An error in one of them raises an error in all of them.
 
     After an error, this process has left the group. It keeps its rank, but can no longer communicate: otherwise, each
     process would believe that it trains alone, and all would write the same files.
     """
 
-    latest: ClassVar["Group | None"] = None
+    latest: ClassVar["DistributedProcesses | None"] = None
     """The group that this process has joined last."""
 
     def __init__(self, world: "dist.ProcessGroup") -> None:
@@ -265,8 +265,8 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     if not dist.is_available():
         raise ArgumentError("data_parallel=True needs torch.distributed, without which this PyTorch was built")
     if not dist.is_initialized():
-        if Group.latest is not None and Group.latest.has_left:
-            return Group.latest
+        if DistributedProcesses.latest is not None and DistributedProcesses.latest.has_left:
+            return DistributedProcesses.latest
         if data_parallel is True and not init_processes():
             raise ArgumentError(
                 "data_parallel=True needs a process group: start the script with torchrun, or call "
@@ -277,9 +277,9 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     world = dist.group.WORLD
     if world is None or dist.get_world_size() == 1:
         return ALONE
-    if Group.latest is None or Group.latest.world() is not world:
-        Group.latest = Group(world)
-    return Group.latest
+    if DistributedProcesses.latest is None or DistributedProcesses.latest.world() is not world:
+        DistributedProcesses.latest = DistributedProcesses(world)
+    return DistributedProcesses.latest
 
 
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:

@@ -19,7 +19,7 @@ from sb3_ppo_variants.compare import records, scores, statistics, tables
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.plan import HEADLINE
 from sb3_ppo_variants.compare.records import RANDOM
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 
 pytestmark = needs_records
 SB3 = "sb3_ppo protocol=sb3"
@@ -75,7 +75,7 @@ def arrays(name: str) -> dict[str, np.ndarray]:
 def test_the_page_has_the_numbers_of_table_1_at_full_length() -> None:
     page = section("Table 1 of the paper")
     text, code = (statistics.means(arrays(f"table1-{name}")) for name in ("text", "code"))
-    assert code.keys() == {parse(setting).label for setting in HEADLINE}
+    assert code.keys() == {read_setting(setting).label for setting in HEADLINE}
     rows = {
         row.label: f"| {row.name} | {row.score:.2f} | {text[row.label]} | {code.get(row.label, '')} |"
         for row in TABLE_1
@@ -93,7 +93,7 @@ def test_the_page_has_what_five_seeds_say_about_table_1(name: str) -> None:
     files = [ROOT / "results" / f"table1-{each}.jsonl.gz" for each in (name, "more-seeds")]
     comparisons = scores.comparisons([record for file in files for record in records.unpack(file)[0]])
     found = scores.arrays(max(comparisons, key=lambda comparison: len(comparison.records)).table)
-    four = {parse(setting).label: found[parse(setting).label] for setting in HEADLINE}
+    four = {read_setting(setting).label: found[read_setting(setting).label] for setting in HEADLINE}
     assert {array.shape for array in four.values()} == {(5, 7)}
     page, means = section("Table 1 with five seeds"), statistics.means(four)
     column = ("text", "code").index(name) + 1
@@ -123,7 +123,7 @@ def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     assert apart == {(none, other) for other in of_paper[1:]}
     assert "Training without clipping or penalty is worse than every other setting beyond noise" in text
     assert "three seeds cannot tell any two of them apart" in text
-    _, signs = tables.orders(statistics.means(arrays("table1-text")), differences)
+    _, signs = tables.find_orders(statistics.means(arrays("table1-text")), differences)
     pairs = int((signs != 0).sum())
     same = (
         f"Of the {pairs} pairs of settings with different scores in the paper, {(signs > 0).sum()} have the same order"

@@ -16,17 +16,17 @@ from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
-from sb3_ppo_variants.compare.records import RANDOM, plain
+from sb3_ppo_variants.compare.records import RANDOM, to_plain
 from sb3_ppo_variants.compare.settings import (
     Conditions,
-    File,
     Resolved,
     Setting,
+    SettingsFile,
     assignments,
     list_arguments,
     load_class,
-    parse,
     read_file,
+    read_setting,
     resolve,
 )
 
@@ -69,9 +69,9 @@ def test_a_value_that_is_given_twice_is_refused() -> None:
 
 
 def test_settings() -> None:
-    assert parse("ppo_clip").label == "ppo_clip"
-    assert parse("ppo_clip:n_epochs=5,clip_range=0.1").label == "ppo_clip clip_range=0.1, n_epochs=5"
-    mine = parse("test_compare:Mine:extra=4,n_steps=8")
+    assert read_setting("ppo_clip").label == "ppo_clip"
+    assert read_setting("ppo_clip:n_epochs=5,clip_range=0.1").label == "ppo_clip clip_range=0.1, n_epochs=5"
+    mine = read_setting("test_compare:Mine:extra=4,n_steps=8")
     assert (mine.path, mine.arguments) == ("test_compare:Mine", {"extra": 4, "n_steps": 8})
     # Arguments of base classes count if a class passes its own on to them.
     assert list_arguments(Mine)["extra"] == 3
@@ -97,11 +97,11 @@ def test_settings() -> None:
 )
 def test_settings_that_are_not_known_are_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        parse(text)
+        read_setting(text)
 
 
 def test_hyperparameters_are_those_of_the_recipe() -> None:
-    found = resolve(parse("ppo_fixed_kl:kl_coef=1"), ENV, Conditions(parameters={"gamma": 0.5}))
+    found = resolve(read_setting("ppo_fixed_kl:kl_coef=1"), ENV, Conditions(parameters={"gamma": 0.5}))
     chosen = {
         name: found.hyperparameters[name] for name in ("n_envs", "n_steps", "kl_coef", "gamma", "device", "vf_coef")
     }
@@ -111,7 +111,7 @@ def test_hyperparameters_are_those_of_the_recipe() -> None:
 
 
 def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
-    file = File("mine.yml", {ENV: {"policy": "MlpPolicy", "n_steps": 32, "batch_size": 32, "clip_range": 0.3}})
+    file = SettingsFile("mine.yml", {ENV: {"policy": "MlpPolicy", "n_steps": 32, "batch_size": 32, "clip_range": 0.3}})
     found = resolve(Setting("sb3_a2c"), ENV, Conditions(file=file, timesteps=50))
     assert found.dropped == ["batch_size", "clip_range"]
     assert (found.timesteps, found.hyperparameters["n_steps"]) == (50, 32)
@@ -234,7 +234,7 @@ def test_a_settings_own_step_size_stays_as_it_is() -> None:
         ({"timesteps": 0}, ENV, "CartPole-v1 must take at least 1 step; --timesteps is 0"),
         ({"entry": "nowhere"}, ENV, "entry='nowhere'.*mujoco"),
         ({}, "CartPole-v9", "env_id='CartPole-v9'"),
-        ({"file": File("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "n_timesteps of .* is 'many'"),
+        ({"file": SettingsFile("mine", {ENV: {"n_timesteps": "many"}})}, ENV, "n_timesteps of .* is 'many'"),
         ({"anneal": True, "parameters": {"learning_rate": "fast"}}, ENV, "--anneal .* a learning_rate.*not 'fast'"),
         ({"anneal": False, "parameters": {"learning_rate": "lin_x"}}, ENV, "need a learning_rate.* not 'lin_x'"),
     ],
@@ -253,7 +253,7 @@ def test_a_switch_for_a_step_size_needs_one() -> None:
 
 
 def plan_of(*settings: str, envs: tuple[str, ...] = (ENV,), seeds: int = 2, **conditions: Any) -> list[Run]:
-    return make_plan([parse(text) for text in settings], list(envs), seeds, Conditions(**conditions)).runs
+    return make_plan([read_setting(text) for text in settings], list(envs), seeds, Conditions(**conditions)).runs
 
 
 def test_a_plan_has_all_runs_seeds_slowest() -> None:
@@ -301,11 +301,13 @@ def test_hyperparameters_that_no_setting_has_are_refused() -> None:
 
 
 def test_objects_without_a_name_are_refused() -> None:
-    assert plain("policy_kwargs", {"activation_fn": nn.ReLU}) == {"activation_fn": "torch.nn.modules.activation.ReLU"}
+    assert to_plain("policy_kwargs", {"activation_fn": nn.ReLU}) == {
+        "activation_fn": "torch.nn.modules.activation.ReLU"
+    }
     with pytest.raises(ArgumentError, match=r"learning_rate=<function.*lin_x"):
-        plain("learning_rate", lambda _: 1.0)
+        to_plain("learning_rate", lambda _: 1.0)
     with pytest.raises(ArgumentError, match="gamma="):
-        plain("gamma", np.ones(2))
+        to_plain("gamma", np.ones(2))
 
 
 def test_the_papers_hyperparameters() -> None:
@@ -316,6 +318,6 @@ def test_the_papers_hyperparameters() -> None:
     table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}
     for text in preset.settings["all"]:
         for env in preset.envs:
-            found: Resolved = resolve(parse(text), env, preset.conditions)
+            found: Resolved = resolve(read_setting(text), env, preset.conditions)
             assert {name: found.hyperparameters[name] for name in table_3} == table_3
             assert found.timesteps == 1_000_000

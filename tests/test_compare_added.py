@@ -19,7 +19,7 @@ from sb3_ppo_variants.compare.execution import Tracking, perform
 from sb3_ppo_variants.compare.plan import make_plan
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.scores import game_of, normalise_by_humans
-from sb3_ppo_variants.compare.settings import Conditions, parse
+from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 FOUND = [record("ppo_clip", env, 0, 1) for env in ("CartPole-v1", "A-v0", "B-v5")]
@@ -162,7 +162,7 @@ def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypat
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     conditions = Conditions(timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
-    _, run = make_plan([parse("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
+    _, run = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
     # The second run writes over the files of the first.
     for _ in range(2):
         tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))

@@ -9,9 +9,9 @@ import pytest
 from comparing import InProcess, Lost, compare
 
 from sb3_ppo_variants.compare import backends, records
-from sb3_ppo_variants.compare.backends import connect, make
+from sb3_ppo_variants.compare.backends import connect, make_records
 from sb3_ppo_variants.compare.plan import Run, make_plan
-from sb3_ppo_variants.compare.settings import Conditions, parse
+from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -32,7 +32,7 @@ LOSSES: dict[str, int] = {}
 
 def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
-    runs = [run for run in make_plan([parse("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
+    runs = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
     LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
     begun: list[str] = []
 
@@ -40,7 +40,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
         begun.append(run.env)
         return {"name": run.name, "env": run.env, "status": "finished"}
 
-    made = list(make(runs, work, Losing("none", 1, Lost)))
+    made = list(make_records(runs, work, Losing("none", 1, Lost)))
     assert {record["env"]: record["status"] for record in made} == {
         "CartPole-v1": "finished",
         "Acrobot-v1": "failed",

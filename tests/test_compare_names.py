@@ -10,7 +10,7 @@ from committed import needs_records
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
-from sb3_ppo_variants.compare.settings import Conditions, parse
+from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 RESULTS = Path(__file__).parent.parent / "results"
 ENV = "CartPole-v1"
@@ -39,7 +39,7 @@ def test_committed_records_have_the_names_of_their_runs(file: Path) -> None:
 @needs_records
 def test_the_runs_of_the_study_are_found_again() -> None:
     preset = PRESETS["table1-study"]
-    settings = [parse(text) for text in preset.settings["all"]]
+    settings = [read_setting(text) for text in preset.settings["all"]]
     plans = [make_plan(settings, preset.envs, preset.seeds, each) for each in preset.studied]
     names = {run.name for plan in plans for run in plan.runs}
     assert {record["name"] for record in committed(RESULTS / "table1-study.jsonl.gz")} <= names
@@ -48,7 +48,7 @@ def test_the_runs_of_the_study_are_found_again() -> None:
 @pytest.mark.parametrize("algorithm", ["ppo_clip", f"{__name__}:Strict"])
 def test_a_later_argument_at_its_default_changes_no_name(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*arguments: str) -> Run:
-        setting = parse(":".join([algorithm, ",".join(arguments)]) if arguments else algorithm)
+        setting = read_setting(":".join([algorithm, ",".join(arguments)]) if arguments else algorithm)
         return make_plan([setting], [ENV], 1, Conditions(timesteps=64)).runs[-1]
 
     before = run()
@@ -69,5 +69,5 @@ def test_a_file_can_have_the_name_of_any_run(tmp_path: Path) -> None:
 
 
 def test_all_arguments_of_a_users_class_are_recorded() -> None:
-    (run,) = make_plan([parse(f"{__name__}:Strict")], [ENV], 1, Conditions(timesteps=64)).runs[1:]
+    (run,) = make_plan([read_setting(f"{__name__}:Strict")], [ENV], 1, Conditions(timesteps=64)).runs[1:]
     assert run.hyperparameters["strictness"] == 1.0

@@ -11,7 +11,7 @@ from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.execution import perform
 from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.settings import Conditions, parse
+from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -24,27 +24,29 @@ OTHER_TASKS = {
 
 def test_a_random_policy_keeps_to_the_masks() -> None:
     env, policy = OTHER_TASKS["contrib_maskable_ppo"]
-    (run, _) = make_plan([parse("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)).runs
+    (run, _) = make_plan(
+        [read_setting("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)
+    ).runs
     record = perform(run)
     assert record["status"] == "finished", record["error"]
     assert len(record["last_returns"]) == 100 and record["steps"] == 100 * 12
 
 
 def test_a_run_without_an_episode_has_no_score() -> None:
-    (_, run) = make_plan([parse("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
+    (_, run) = make_plan([read_setting("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
     record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
 def test_returns_without_a_finite_mean_are_a_failed_run(tmp_path: Path) -> None:
-    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
+    run, _ = make_plan([read_setting("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
     record = perform(run)
     assert record["status"] == "failed" and "ValueError: the returns are too large for a mean" in record["error"]
     assert records.Writer(tmp_path).write(record) == [record]
 
 
 def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
-    run, _ = make_plan([parse("ppo_clip")], ["troubled_envs:LacksFile-v0"], 1, Conditions(timesteps=64)).runs
+    run, _ = make_plan([read_setting("ppo_clip")], ["troubled_envs:LacksFile-v0"], 1, Conditions(timesteps=64)).runs
     (tmp_path / "records").mkdir()
     records.Writer(tmp_path / "records").write(perform(run))
     assert main(["report", "--out", str(tmp_path)]) == 0
@@ -57,7 +59,7 @@ def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
     setting += ":objective=own_objectives:SPO(0.2)" if setting == "ppo_custom" else ""
     conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "n_steps": 32, "batch_size": 32, **policy})
-    (_, run) = make_plan([parse(setting)], [env], 1, conditions).runs
+    (_, run) = make_plan([read_setting(setting)], [env], 1, conditions).runs
     record = perform(run)
     assert record["status"] == "finished", record["error"]
     assert record["steps"] == 64
@@ -70,7 +72,7 @@ def test_every_algorithm_is_trained(setting: str) -> None:
 def test_the_fastest_environments_give_the_same_record(setting: str) -> None:
     conditions = Conditions(timesteps=2048, entry="mujoco", parameters={"n_steps": 512, "n_envs": 2})
     # The random policy acts in one environment, of which there is no batch.
-    runs = make_plan([parse(setting)], ["HalfCheetah-v5"], 1, conditions).runs
+    runs = make_plan([read_setting(setting)], ["HalfCheetah-v5"], 1, conditions).runs
     for run, batch in zip(runs, ("DummyVecEnv", "MujocoVecEnv"), strict=True):
         shorter = replace(run, timesteps=2048)  # The run of the random policy takes 100 episodes.
         one, other = perform(shorter), perform(shorter, fast_envs=True, cores=2)
@@ -85,7 +87,7 @@ def test_a_run_leaves_nothing_in_the_users_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
-    (_, run) = make_plan([parse("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
+    (_, run) = make_plan([read_setting("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
     assert perform(run)["status"] == "finished"
     # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
     assert list(tmp_path.iterdir()) == []

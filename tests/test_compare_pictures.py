@@ -57,9 +57,9 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_mean_without_an_interval_is_a_line_with_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     scores = {"one": np.array([[0.4, 0.2], [0.8, 0.6]]), "two": np.array([[0.1], [0.2], [0.3], [0.4]])}
-    plots.aggregates(scores, ["one", "two"], Path("unused.png"))
+    plots.draw_aggregates(scores, ["one", "two"], Path("unused.png"))
     (axes,) = drawn[0].axes
     seeds = [line.get_xdata() for line in axes.lines if line.get_marker() == "o"]
     assert np.allclose(seeds[0], [0.3, 0.7]) and np.allclose(seeds[1], scores["two"][:, 0])
@@ -75,7 +75,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     seeds: int, lines: int, bands: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
     with plots.drawing(Path("unused.png")) as [[axes]]:
         plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]), curves.mean(axis=1))
@@ -92,10 +92,10 @@ def test_figure_3_has_a_panel_for_each_environment_and_the_ends_of_the_papers_cu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "save", lambda figure, _: drawn.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     runs = [record(curve.label, env, 0, 1.0) for curve in FIGURE_3 for env in PAPERS_ENVS]
     (comparison,) = scores.comparisons(runs)
-    plots.figure_3(comparison, Path("unused.png"))
+    plots.draw_figure_3(comparison, Path("unused.png"))
     (figure,) = drawn
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == PAPERS_ENVS
@@ -119,10 +119,10 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
         figure.canvas.draw()
         drawn.append(figure)
 
-    monkeypatch.setattr(plots, "save", save)
+    monkeypatch.setattr(plots, "save_figure", save)
     scores = {label: np.random.default_rng(0).random((4, 2))}
-    plots.aggregates(scores, [label], Path("unused.png"))
-    plots.performance_profiles(scores, [label], Path("unused.png"))
+    plots.draw_aggregates(scores, [label], Path("unused.png"))
+    plots.draw_profiles(scores, [label], Path("unused.png"))
     with plots.drawing(Path("unused.png")) as [[axes]]:
         plots.draw_band(axes, np.arange(2), label, statistics.band(scores[label][:, None]), plots.looks([label]))
     bars, *curves = drawn

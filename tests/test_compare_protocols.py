@@ -8,7 +8,7 @@ from comparing import CONDITIONS, RECORDS, record, text_of, write
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import scores
-from sb3_ppo_variants.compare.tables import summary
+from sb3_ppo_variants.compare.tables import summarize
 
 TEXT = {**CONDITIONS, "protocol": "text"}
 
@@ -21,17 +21,17 @@ def compared(*labels: str, conditions: dict[str, Any] = TEXT) -> scores.Comparis
 def test_some_settings_have_their_own() -> None:
     own = "; settings with a protocol of their own follow that"
     both = compared("sb3_ppo protocol=sb3", "ppo_clip")
-    assert both.title == "A-v0, protocol text" and f"- protocol: text{own}\n" in summary(both)
-    assert "- protocol: text\n" in summary(compared("sb3_ppo", "ppo_clip"))
+    assert both.title == "A-v0, protocol text" and f"- protocol: text{own}\n" in summarize(both)
+    assert "- protocol: text\n" in summarize(compared("sb3_ppo", "ppo_clip"))
     several = compared("sb3_ppo protocol=sb3", "ppo_clip protocol=released-code")
-    assert several.title == "A-v0, protocol text" and f"- protocol: text{own}\n" in summary(several)
+    assert several.title == "A-v0, protocol text" and f"- protocol: text{own}\n" in summarize(several)
 
 
 def test_all_settings_have_the_same() -> None:
     conditions = {**TEXT, "preset": "paper-table1", "normalize": False, "anneal": False}
     found = compared("sb3_ppo protocol=sb3", "ppo_clip n_epochs=5, protocol=sb3", conditions=conditions)
     assert found.title == "A-v0, protocol sb3"
-    said = summary(found)
+    said = summarize(found)
     assert "- protocol: sb3\n" in said
     assert not any(words in said for words in ("of their own", "preset", "VecNormalize", "annealed"))
     assert compared("ppo_clip", conditions=conditions).title == "paper-table1, protocol text"

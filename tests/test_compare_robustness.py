@@ -15,7 +15,7 @@ from benchmarks.robustness import best_of, scaled, sensitivity
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 
 CLIPPING, *_, UNLIMITED = CANDIDATES
 
@@ -54,7 +54,7 @@ def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
 
 def test_every_setting_exists() -> None:
     for name, count in (("robustness", 56), ("robustness-random", 5 * SAMPLES)):
-        labels = {parse(text).label for text in PRESETS[name].settings["all"]}
+        labels = {read_setting(text).label for text in PRESETS[name].settings["all"]}
         assert len(labels) == count
 
 
@@ -72,7 +72,7 @@ def test_the_sensitivity_by_hand() -> None:
 
 
 def runs(preset: str, candidate: Any, configurations: list[Any], score: Any, seeds: int) -> list[Any]:
-    labels = [parse(candidate.setting(each)).label for each in configurations]
+    labels = [read_setting(candidate.setting(each)).label for each in configurations]
     conditions = PRESETS[preset].conditions.description()
     return [
         record(label, env, seed, score(configuration) + seed, conditions=conditions)
@@ -119,7 +119,7 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     found = []
     for candidate, level in ((CLIPPING, 60), (penalty, 20)):
         made = runs("robustness-random", candidate, candidate.at_random, lambda _: 0, 1)
-        labels = [parse(candidate.setting(each)).label for each in candidate.at_random]
+        labels = [read_setting(candidate.setting(each)).label for each in candidate.at_random]
         for each in made:
             where = labels.index(each["label"])
             each["score"] = {lucky: 100, local: 110 if each["env"] == "B-v0" else 0}.get(where, where / 32)
@@ -131,7 +131,7 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     assert main(["robustness", "--from", str(file), "--confirm"]) == 0
     said = capsys.readouterr().out
     first, second = (shlex.split(line) for line in said.splitlines() if line.startswith("python -m"))
-    chosen = [parse(candidate.setting(candidate.at_random[lucky])).label for candidate in (CLIPPING, penalty)]
+    chosen = [read_setting(candidate.setting(candidate.at_random[lucky])).label for candidate in (CLIPPING, penalty)]
     assert first[first.index("--envs") :] == ["--envs", "A-v0", "--algos", *chosen]
     assert len(second[second.index("--algos") + 1 :]) == 4 and first[first.index("--seeds") + 1] == "6"
     assert "one configuration for all" not in said

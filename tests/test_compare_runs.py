@@ -16,7 +16,7 @@ from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.backends import Pool
-from sb3_ppo_variants.compare.execution import LAST, State
+from sb3_ppo_variants.compare.execution import LAST, RunState
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import Episodes, build
 
@@ -224,7 +224,7 @@ def test_an_interrupted_command_names_the_records_that_are_not_written(
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "close", lambda _: None)
+    monkeypatch.setattr(RunState, "close", lambda _: None)
     assert compare(tmp_path) == 0
     assert (tmp_path / "running").is_dir() and not list((tmp_path / "running").iterdir())
 

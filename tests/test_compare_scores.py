@@ -12,9 +12,9 @@ from comparing import CONDITIONS, RECORDS, record
 from sb3_ppo_variants.compare import plots, records, scores, statistics, tables
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Difference, Estimate
-from sb3_ppo_variants.compare.tables import summary
+from sb3_ppo_variants.compare.tables import summarize
 from sb3_ppo_variants.recipes.training import Episodes
 
 
@@ -90,7 +90,7 @@ def test_the_papers_table_is_beside_ours() -> None:
     one, other = labels["clipping, ε = 0.2"], labels["fixed KL, β = 1"]
     for pair in ((one, other), (other, one)):
         differences[pair] = replace(differences[pair], p=0.5)
-    names, signs = tables.orders(ours, differences)
+    names, signs = tables.find_orders(ours, differences)
     text = re.sub(r" +", " ", "\n".join(tables.compare_with_paper(ours, differences)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
@@ -118,20 +118,20 @@ def test_equal_scores_are_ties_beside_the_papers_table() -> None:
     assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
     assert text.endswith("; 1 are equal here")
     lower = {none: estimate(0.5), clipped: estimate(0.4)}
-    lines = tables.findings(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
+    lines = tables.compare_extremes(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
     assert lines[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
 
 
 def test_the_papers_column() -> None:
     column = [-0.39, 0.76, 0.82, 0.70, 0.68, 0.74, 0.71, 0.62, 0.71, 0.72, 0.69]
     assert [row.score for row in TABLE_1] == column
-    assert len({parse(row.setting).label for row in TABLE_1}) == 11
+    assert len({read_setting(row.setting).label for row in TABLE_1}) == 11
 
 
 def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1"}
     runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
-    text = summary(scores.comparisons(runs)[0])
+    text = summarize(scores.comparisons(runs)[0])
     assert "4 instead of 3 seeds, 0 of 252 runs, 100 of 1,000,000 steps\n" in text
     assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
 
@@ -163,7 +163,7 @@ def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
 def test_several_random_policies_are_noted() -> None:
     again = record(RANDOM, "A-v0", 0, 20, name="again", algorithm="", hyperparameters={"env_wrapper": "w"})
     first: list[Any] = [{**each, "algorithm": ""} if each["label"] == RANDOM else each for each in RECORDS]
-    found, problems = records.merge([*first, again])
+    found, problems = records.merge_records([*first, again])
     name = scores.comparisons(found)[0].name
     assert problems == [f"the random policy has different scores in A-v0 ({name}): 10, which is used, and 20"]
     assert scores.comparisons(found)[0].random_scores == {"A-v0": 10, "B-v0": -50}

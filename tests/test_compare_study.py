@@ -14,12 +14,12 @@ from benchmarks.__main__ import main
 from benchmarks.study import BEGIN, END
 from sb3_ppo_variants.compare import records, scores, study
 from sb3_ppo_variants.compare.plan import PRESETS, RANDOM
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import holm
 
 ROOT = Path(__file__).parent.parent
 PRESET = PRESETS["table1-study"]
-LABELS = [parse(text).label for text in PRESET.settings["all"]]
+LABELS = [read_setting(text).label for text in PRESET.settings["all"]]
 # In the order of LABELS: none, ε = 0.2, d_targ = 0.01, β = 1. The random policy scores 0.
 AS_IN_THE_PAPER, REVERSED, NONE_IS_BEST = [-50, 100, 75, 50], [100, 0, 25, 50], [100, 75, 50, 25]
 

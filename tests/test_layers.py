@@ -1,6 +1,7 @@
-"""No part of the package imports from a higher layer or from its own layer."""
+"""No part of the package imports from a higher layer or from its own layer, and no two things share a name."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,10 @@ def test_imports_go_downwards(path: Path) -> None:
     own = path.relative_to(ROOT).parts[0].removesuffix(".py")
     for part in imported(path) - {own}:
         assert level(part) < level(own), f"{own} imports {part}"
+
+
+def test_no_two_classes_or_functions_share_a_name() -> None:
+    found = [node for path in FILES for node in ast.parse(path.read_text()).body]
+    names = [node.name for node in found if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    several = {name for name, number in Counter(names).items() if number > 1 and not name.startswith("_")}
+    assert several == {"run"}, "only the modules of commands have the same function"

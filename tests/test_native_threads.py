@@ -25,7 +25,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.native import update as native_update
-from sb3_ppo_variants.backends.native.update import divide
+from sb3_ppo_variants.backends.native.update import divide_work
 from sb3_ppo_variants.objectives import KLHinge
 
 THREADS = (1, 2, 3, 4, 7)
@@ -106,10 +106,10 @@ def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPa
     found: list[native_update.Division] = []
 
     def noted(*arguments: Any) -> native_update.Division:
-        found.append(divide(*arguments))
+        found.append(divide_work(*arguments))
         return found[-1]
 
-    monkeypatch.setattr("sb3_ppo_variants.backends.native.update.divide", noted)
+    monkeypatch.setattr("sb3_ppo_variants.backends.native.update.divide_work", noted)
     settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
     assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
     assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
@@ -120,10 +120,10 @@ def test_small_ones_are_not() -> None:
     th.set_num_threads(8)
     networks = {f"{network}.{name}": np.zeros(5_000) for network in ("actor", "critic") for name in ("weight", "bias")}
     layers = [{"actor.weight", "actor.bias"}, {"critic.weight", "critic.bias"}]
-    assert divide(networks, layers, rows=64) == (64, 20_000, 1)
-    assert divide(networks, layers, rows=6400).threads == 8
+    assert divide_work(networks, layers, rows=64) == (64, 20_000, 1)
+    assert divide_work(networks, layers, rows=6400).threads == 8
     # What it does not train has no place in the gradients of threads.
-    assert divide({"actor.weight": np.zeros(20_000)}, layers, rows=6400) == (6400, 20_000, 1)
+    assert divide_work({"actor.weight": np.zeros(20_000)}, layers, rows=6400) == (6400, 20_000, 1)
 
 
 @pytest.mark.sampled(2)

@@ -10,7 +10,7 @@ from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, Objective, PPOCustom, objectives
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.settings import assignments, parse
+from sb3_ppo_variants.compare.settings import assignments, read_setting
 from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, Unclipped, list_objectives, read_objective
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import build
@@ -91,8 +91,8 @@ def test_the_objectives_of_this_package_are_those_that_it_exports(monkeypatch: p
     ],
 )
 def test_a_setting_is_written_as_in_its_label(text: str) -> None:
-    assert parse(text).label == "ppo_custom n_epochs=2, objective=Clipped(0.1)"
-    assert parse(parse(text).label) == parse(text)
+    assert read_setting(text).label == "ppo_custom n_epochs=2, objective=Clipped(0.1)"
+    assert read_setting(read_setting(text).label) == read_setting(text)
 
 
 def test_commas_within_brackets_separate_no_arguments() -> None:

@@ -96,7 +96,7 @@ def test_state_of_gymnasium() -> None:
 
 
 def test_infos_of_gymnasium() -> None:
-    """``collect`` takes the place of this method, which vector environments call for each environment in turn."""
+    """``collect_info`` takes the place of this method, which vector environments call for each environment in turn."""
     assert list(inspect.signature(SyncVectorEnv._add_info).parameters) == [
         "self",
         "vector_infos",

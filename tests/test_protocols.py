@@ -20,8 +20,8 @@ from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.execution import commit, perform
 from sb3_ppo_variants.compare.paper import BEST, TABLE_1
-from sb3_ppo_variants.compare.plan import PRESETS, STUDIED, make_plan, merge
-from sb3_ppo_variants.compare.settings import Conditions, parse, resolve
+from sb3_ppo_variants.compare.plan import PRESETS, STUDIED, make_plan, merge_plans
+from sb3_ppo_variants.compare.settings import Conditions, read_setting, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build
@@ -138,7 +138,7 @@ def test_a_protocol_does_not_wrap_twice(given: Any) -> None:
 
 def test_a_comparison_adds_to_networks_and_wrappers_too() -> None:
     tuned = Conditions(entry="HalfCheetah-v5", protocol="released-code", parameters={"env_wrapper": RescaleAction})
-    found = resolve(parse("ppo_clip"), "HalfCheetah-v5", tuned).hyperparameters
+    found = resolve(read_setting("ppo_clip"), "HalfCheetah-v5", tuned).hyperparameters
     assert found["policy_kwargs"]["net_arch"] == {"pi": [256, 256], "vf": [256, 256]}
     assert found["policy_kwargs"]["optimizer_kwargs"] == {"eps": 1e-5}
     assert found["env_wrapper"] == [RescaleAction, "sb3_ppo_variants.envs.ActionsAsDrawn"]
@@ -152,7 +152,7 @@ def test_a_protocol_that_is_not_known_is_refused() -> None:
 
 
 def hyperparameters(setting: str, **conditions: Any) -> dict[str, Any]:
-    return resolve(parse(setting), "Reacher-v5", Conditions(entry="mujoco", **conditions)).hyperparameters
+    return resolve(read_setting(setting), "Reacher-v5", Conditions(entry="mujoco", **conditions)).hyperparameters
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -196,7 +196,9 @@ def test_records_of_conditions_without_a_protocol_keep_their_names() -> None:
 
 def test_the_study_switches_one_ingredient_at_a_time() -> None:
     base, *others = (
-        resolve(parse(BEST), "Hopper-v5", each).hyperparameters for each in STUDIED if each.protocol == "released-code"
+        resolve(read_setting(BEST), "Hopper-v5", each).hyperparameters
+        for each in STUDIED
+        if each.protocol == "released-code"
     )
     differences = [{name for name in base | other if base.get(name) != other.get(name)} for other in others]
     assert differences == [
@@ -209,8 +211,8 @@ def test_the_study_switches_one_ingredient_at_a_time() -> None:
 
 
 def test_the_study_begins_with_one_seed_in_one_environment() -> None:
-    plans = [make_plan([parse("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in STUDIED[:3]]
-    order = [(run.seed, run.env) for run in merge(plans).runs if run.algorithm]
+    plans = [make_plan([read_setting("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in STUDIED[:3]]
+    order = [(run.seed, run.env) for run in merge_plans(plans).runs if run.algorithm]
     expected = [(seed, env) for seed in (0, 1) for env in ("Hopper-v5", "Swimmer-v5") for _ in range(3)]
     assert order == expected
 
@@ -220,7 +222,7 @@ def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
     scores = []
     for protocol in ("text", "sb3"):
         conditions = Conditions(entry="mujoco", protocol=protocol, timesteps=64)
-        random, _ = make_plan([parse("ppo_clip")], ["Pendulum-v1"], 1, conditions).runs
+        random, _ = make_plan([read_setting("ppo_clip")], ["Pendulum-v1"], 1, conditions).runs
         scores.append(perform(random)["last_returns"])
     assert scores[0] == scores[1]
 
@@ -267,11 +269,11 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
     for protocol in PROTOCOLS:
         own = hyperparameters(f"ppo_clip:protocol={protocol}", normalize=True, anneal=True)
         assert own == hyperparameters("ppo_clip", protocol=protocol)
-        assert own == resolve(parse(f"ppo_clip:protocol={protocol}"), "Reacher-v5", Conditions()).hyperparameters
+        assert own == resolve(read_setting(f"ppo_clip:protocol={protocol}"), "Reacher-v5", Conditions()).hyperparameters
     assert hyperparameters("ppo_clip:clip_range=0.1,protocol=released-code")["clip_range"] == "lin_0.1"
-    assert parse("ppo_clip:protocol=text").label == "ppo_clip protocol=text"
+    assert read_setting("ppo_clip:protocol=text").label == "ppo_clip protocol=text"
     with pytest.raises(ArgumentError, match="protocol=txt in ppo_clip:protocol=txt is none of the protocols: text, re"):
-        parse("ppo_clip:protocol=txt")
+        read_setting("ppo_clip:protocol=txt")
 
 
 @pytest.mark.parametrize(
@@ -281,10 +283,10 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
 def test_table_1_at_full_length(protocol: str, cut: str, trainings: int, sb3: list[str]) -> None:
     preset = PRESETS["paper-table1"]
     conditions = replace(preset.conditions, protocol=protocol, normalize=None, anneal=None)
-    settings = [parse(text) for text in preset.cut(cut, protocol)]
+    settings = [read_setting(text) for text in preset.cut(cut, protocol)]
     runs = [run for run in make_plan(settings, preset.envs, preset.seeds, conditions).runs if run.algorithm]
     assert len({run.name for run in runs}) == trainings and {run.timesteps for run in runs} == {1_000_000}
     of_sb3 = [run for run in runs if run.label.startswith("sb3")]
     assert list(dict.fromkeys(run.label for run in of_sb3)) == sb3
     for run in of_sb3:
-        assert run.hyperparameters == resolve(parse("sb3_ppo"), run.env, preset.conditions).hyperparameters
+        assert run.hyperparameters == resolve(read_setting("sb3_ppo"), run.env, preset.conditions).hyperparameters

@@ -31,7 +31,7 @@ from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.views import with_onednn, without_scaling
-from sb3_ppo_variants.policies.kind import Acted, Acting
+from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
 from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
@@ -39,7 +39,7 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 def _check_plan(plan: UpdatePlan) -> None:
     policy = plan.kind.policy
-    obstacles.check_policy(plan)
+    obstacles.check_written_out(plan)
     if plan.proximal is not None:
         raise ObstacleError("the proximal policy is not that of the rollout")
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
@@ -201,14 +201,14 @@ class ImageUpdate(TorchUpdate):
             yield Samples._make([self._images_at(rows), *others, old_rows, masks, rows])
 
 
-class ActingAfter(Acting):
+class ActingAfter(ActingPolicy):
     """Acts with a policy whose first layers are computed separately.
 
     :param first: the first layers of the policy
     :param acting: acts with the rest of the policy
     """
 
-    def __init__(self, first: FirstLayers, acting: Acting):
+    def __init__(self, first: FirstLayers, acting: ActingPolicy):
         self._first, self._acting = first, acting
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:

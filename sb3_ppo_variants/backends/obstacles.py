@@ -75,7 +75,7 @@ def find_obstacle(check: Callable[..., None], *arguments: object) -> str | None:
     return None
 
 
-def check_policy(plan: UpdatePlan) -> None:
+def check_written_out(plan: UpdatePlan) -> None:
     """Check that policy and buffer compute as SB3's or sb3-contrib's do, without a memory."""
     kind = plan.kind
     if type(kind) is not PolicyKind and not kind.takes_masks:

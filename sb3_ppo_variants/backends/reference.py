@@ -24,7 +24,7 @@ from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.updates.plan import Descent, ProximalPolicy, UpdatePlan, rollout_normalizer
-from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_parameters
+from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_finite_parameters
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
@@ -303,7 +303,7 @@ class TorchUpdate:
         return Measured(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._epoch_start)
 
     def check_finite(self) -> None:
-        check_parameters(self._plan.kind.policy)
+        check_finite_parameters(self._plan.kind.policy)
 
     def undo(self) -> None:
         self._before.restore()

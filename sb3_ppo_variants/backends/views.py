@@ -8,7 +8,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.nn import functional
 
-Module = TypeVar("Module", bound=nn.Module)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The context of an autograd function, to which PyTorch and the function add attributes.
 Context: TypeAlias = Any
 
@@ -16,7 +16,7 @@ Context: TypeAlias = Any
 SMALLEST = 2**16
 
 
-def make_view(module: Module, **children: nn.Module) -> Module:
+def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
     """Return a shallow copy of a module with some of its children replaced.
 
     It shares all parameters and all other children with the module, under the same names. Attributes of the view can
@@ -45,13 +45,13 @@ def without_layers(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPoli
     return without_scaling(make_view(policy, **dict.fromkeys(names, extractor)))
 
 
-def with_onednn(module: Module) -> Module:
+def with_onednn(module: AnyModule) -> AnyModule:
     """Return a view of a module whose large linear layers are multiplied by oneDNN, or the module if it has none.
 
     PyTorch multiplies single-precision matrices with MKL, which leaves half of the vector units of AMD's processors
     idle. oneDNN, with which PyTorch convolves, uses all of them.
     """
-    return cast(Module, _view_with_onednn(module, {})) if has_onednn() else module
+    return cast(AnyModule, _view_with_onednn(module, {})) if has_onednn() else module
 
 
 def has_onednn() -> bool:

@@ -40,14 +40,14 @@ from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
     Supervised,
     check_begins,
-    check_hooks,
     check_learn,
     check_memory,
+    check_overridden,
     checked,
     checked_env,
     settings_kept,
 )
-from sb3_ppo_variants.base.together import Rollout
+from sb3_ppo_variants.base.together import SharedRollout
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
@@ -63,7 +63,7 @@ from sb3_ppo_variants.updates import (
     AllOrNothing,
     KLAdaptive,
     NormalizeAdvantage,
-    Outcome,
+    UpdateOutcome,
     UpdatePlan,
     Updates,
     run_update,
@@ -121,7 +121,7 @@ class PPOBase(SavedAlgorithm):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        check_hooks(cls)
+        check_overridden(cls)
         cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
@@ -288,7 +288,7 @@ class PPOBase(SavedAlgorithm):
 
         :return: False if a callback ended it early
         """
-        shared = Rollout(self, lambda: self._settings(self._current_progress_remaining))
+        shared = SharedRollout(self, lambda: self._settings(self._current_progress_remaining))
         with self.run.collecting(), one_rollout(rollout_buffer, n_rollout_steps):
             begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
             shared.begin()
@@ -332,7 +332,7 @@ class PPOBase(SavedAlgorithm):
             self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
-    def _values(self, plan: UpdatePlan, outcome: Outcome) -> dict[str, float]:
+    def _values(self, plan: UpdatePlan, outcome: UpdateOutcome) -> dict[str, float]:
         """Return the values that are logged after an update."""
         each = zip(plan.descents, outcome.ended, strict=True)
         descents = [replace(descent, learning_rate=ended.learning_rate) for descent, ended in each]

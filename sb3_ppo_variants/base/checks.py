@@ -22,10 +22,10 @@ from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.updates.run import check_parameters
+from sb3_ppo_variants.updates.run import check_finite_parameters
 
 
-def check_hooks(cls: type[OnPolicyAlgorithm]) -> None:
+def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
     """Check that a class overrides no method of SB3 that is not called.
 
     :raises TypeError: if it does, saying what to do instead
@@ -118,7 +118,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
         with guard_envs(model, native_test):
             yield
     except (ValueError, RuntimeError):
-        check_parameters(model.policy)
+        check_finite_parameters(model.policy)
         check_seen(model)
         raise
 

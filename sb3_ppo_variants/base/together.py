@@ -240,7 +240,7 @@ class RolloutEnd(NamedTuple):
     settings: dict[str, str]
 
 
-class Rollout:
+class SharedRollout:
     """Combines the statistics of a rollout over all processes, and checks that they agree on the update after it.
 
     :param model: the model, before the rollout

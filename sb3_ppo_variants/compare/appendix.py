@@ -12,9 +12,10 @@ from pathlib import Path
 import pandas as pd
 
 from sb3_ppo_variants.compare import plots, statistics, tables
-from sb3_ppo_variants.compare.records import LAST, Values
+from sb3_ppo_variants.compare.records import LAST
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import ALPHA, MARGIN, POWER, Estimate
+from sb3_ppo_variants.saving.plain import Values
 
 # The width of the text on a page of most conferences and journals, in inches, and the number of pictures beside each
 # other.
@@ -100,7 +101,7 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def make(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dict[Path, str]:
+def make_appendix(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dict[Path, str]:
     """Return ``appendix.tex``, its references and ``findings.json``, and draw the figures.
 
     :param out: folder of these files
@@ -109,14 +110,14 @@ def make(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dic
     out.mkdir(parents=True, exist_ok=True)
     known = [comparison for comparison in compared if not comparison.table.empty]
     text = "\n".join(chapter(comparison, baseline or comparison.baseline, out) for comparison in known)
-    found = json.dumps([findings(comparison) for comparison in known], indent=1, ensure_ascii=False)
+    found = json.dumps([collect_findings(comparison) for comparison in known], indent=1, ensure_ascii=False)
     tex = DOCUMENT.replace("CHAPTERS", text)
     return {out / "appendix.tex": tex, out / "references.bib": REFERENCES, out / "findings.json": f"{found}\n"}
 
 
 def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
     """Return the part on a comparison as LaTeX, and draw its figures into a folder."""
-    title = escape(f"{comparison.title} ({comparison.name})")
+    title = escape_latex(f"{comparison.title} ({comparison.name})")
     blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", _methods(comparison), "\\subsection{Results}"]
     if comparison.arrays:
         blocks += _means(comparison, baseline)
@@ -135,11 +136,11 @@ def _methods(comparison: Comparison) -> str:
     seeds = frame.groupby("label")["seed"].nunique()
     versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
     trained = TRAINED.format(
-        settings=tables.count(comparison.labels, "setting"),
-        envs=tables.count(comparison.envs, "environment"),
+        settings=tables.say_count(comparison.labels, "setting"),
+        envs=tables.say_count(comparison.envs, "environment"),
         seeds=" to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
         steps=" or ".join(f"{number:,}" for number in sorted(frame["timesteps"].unique())),
-        versions=f" ({escape(', '.join(sorted(versions)))})" if versions else "",
+        versions=f" ({escape_latex(', '.join(sorted(versions)))})" if versions else "",
     )
     pairs = math.comb(len(comparison.arrays), 2)
     tested = TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair")
@@ -153,7 +154,7 @@ def _means(comparison: Comparison, baseline: str) -> list[str]:
     blocks = [tabular(means, MEANS)]
     compared = tables.against(comparison, baseline)
     if len(compared):
-        blocks.append(tabular(compared.rename_axis("setting").reset_index(), AGAINST.format(escape(baseline))))
+        blocks.append(tabular(compared.rename_axis("setting").reset_index(), AGAINST.format(escape_latex(baseline))))
     if power := _power(comparison):
         rounded = [(seeds, f"{least:.2f}") for seeds, least in power.items()]
         blocks.append(tabular(pd.DataFrame(rounded, columns=["seeds", "difference"]), DETECTED))
@@ -174,7 +175,7 @@ def _figures(comparison: Comparison, out: Path) -> list[str]:
     if comparison.arrays:
         names["profiles"] = PROFILES
         file = out / f"{comparison.name}-profiles.png"
-        plots.performance_profiles(comparison.arrays, comparison.labels, file, size=(WIDTH, 3), below=True)
+        plots.draw_profiles(comparison.arrays, comparison.labels, file, size=(WIDTH, 3), below=True)
     return [FIGURE.format(f"{comparison.name}-{name}.pdf", said) for name, said in names.items()]
 
 
@@ -193,7 +194,7 @@ def _draw_curves(comparison: Comparison, file: Path) -> None:
             axes.ticklabel_format(axis="x", scilimits=(0, 0))
 
 
-def findings(comparison: Comparison) -> Values:
+def collect_findings(comparison: Comparison) -> Values:
     """Return the scores and what the tests say about them, as JSON-serialisable values."""
     frame, arrays = comparison.table, comparison.arrays
     settings = {
@@ -234,7 +235,7 @@ def spread(estimate: Estimate) -> Values:
     return {"value": estimate.value, **ends}
 
 
-def escape(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Return text as LaTeX that shows it unchanged."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
@@ -250,7 +251,7 @@ def tabular(frame: pd.DataFrame, caption: str) -> str:
     # Values such as import paths have no spaces at which a line could end.
     breaking = {long: r"\_\allowbreak{}" if long else r"\_" for long in (False, True)}
     head, *body = (
-        " & ".join(escape(cell).replace(r"\_", breaking[long]) for cell, long in zip(row, is_long, strict=True))
+        " & ".join(escape_latex(cell).replace(r"\_", breaking[long]) for cell, long in zip(row, is_long, strict=True))
         + r" \\"
         for row in rows
     )

@@ -17,9 +17,10 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from sb3_ppo_variants.compare.execution import make_record
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import Record, Values
+from sb3_ppo_variants.compare.records import Record
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.errors import installation
+from sb3_ppo_variants.saving.plain import Values
 
 SECONDS_BETWEEN_LOOKS = 0.5
 # Workers of a cluster that has just been started may join it a little later.
@@ -49,7 +50,7 @@ class Pool:
             yield from parallel(delayed(work)(run) for run in runs)
 
 
-def make(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
+def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
     """Yield the record of each run as soon as it is ready.
 
     Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again

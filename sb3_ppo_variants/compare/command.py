@@ -16,11 +16,12 @@ from rich.table import Table
 
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.execution import Tracking, check, perform
-from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge
-from sb3_ppo_variants.compare.records import RANDOM, Record, Values
+from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge_plans
+from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
-from sb3_ppo_variants.compare.settings import Conditions, assignments, parse, read_file, switch
+from sb3_ppo_variants.compare.settings import Conditions, assignments, read_file, read_setting, switch
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.saving.plain import Values
 
 CHECKPOINTS = "checkpoints"
 INTERRUPTED = 130
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             if options.files:
                 _copy(options)
             failed = _make(options, plan, _find_missing(options, plan), tracking)
-        write(options.out, *records.load(options.out / RECORDS))
+        write(options.out, *records.load_records(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -81,9 +82,9 @@ def make_plans(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
-    settings = [parse(text) for text in options.algos or preset.cut(cut, options.protocol)]
+    settings = [read_setting(text) for text in options.algos or preset.cut(cut, options.protocol)]
     seeds = preset.seeds if options.seeds is None else options.seeds
-    return merge(make_plan(settings, options.envs or preset.envs, seeds, each) for each in conditions)
+    return merge_plans(make_plan(settings, options.envs or preset.envs, seeds, each) for each in conditions)
 
 
 def _change(preset: Conditions, given: Values, options: argparse.Namespace) -> Conditions:
@@ -102,7 +103,7 @@ def _change(preset: Conditions, given: Values, options: argparse.Namespace) -> C
 
 def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     """Show the plan and its progress, and check the missing runs."""
-    found, problems = records.load(options.out / RECORDS, options.files)
+    found, problems = records.load_records(options.out / RECORDS, options.files)
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
@@ -127,7 +128,7 @@ def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
 
 
 def _copy(options: argparse.Namespace) -> None:
-    found, there = records.read(options.out / RECORDS)[0], records.load(None, options.files)[0]
+    found, there = records.read(options.out / RECORDS)[0], records.load_records(None, options.files)[0]
     here = {record["name"] for record in found if record["status"] == "finished"}
     with records.Writer(options.out / RECORDS) as writer:
         writer.write(*(each for each in there if each["status"] == "finished" and each["name"] not in here))
@@ -150,7 +151,7 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
         backends.connect(options.backend, options.address, options.jobs) as pool,
         Display(plan.runs, missing, states, pool.jobs) as display,
         # Closing the generator ends the workers, even if this process is interrupted.
-        closing(backends.make(missing, partial(work, cores=pool.cores), pool)) as made,
+        closing(backends.make_records(missing, partial(work, cores=pool.cores), pool)) as made,
     ):
         for record in made:
             failed += record["status"] == "failed"

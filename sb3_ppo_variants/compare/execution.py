@@ -39,7 +39,7 @@ from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, Values, digest
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
@@ -49,6 +49,7 @@ from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
 from sb3_ppo_variants.recipes.recipe import Recipe, Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.saving.plain import Values
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run as WandbRun
@@ -63,7 +64,7 @@ LOGGED = (
 )  # fmt: skip
 
 
-class State(Episodes):
+class RunState(Episodes):
     """Keeps the episodes of a run and the values that it logs, and writes its progress to a file in a folder."""
 
     def __init__(self, run: Run, folder: Path | None):
@@ -197,7 +198,7 @@ def perform(
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    state = State(run, states)
+    state = RunState(run, states)
     result: Result
     try:
         with threadpool_limits(limits=1), limit_cores(cores), quiet():
@@ -227,7 +228,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, made: Recipe, state: State, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
+def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
     """Return the number of steps that were made, and what computed them."""
     model = build(made, run.seed)
     env = model.get_env()
@@ -247,7 +248,7 @@ def _train(run: Run, made: Recipe, state: State, checkpoints: Path | None, track
     return model.num_timesteps, computed
 
 
-def _act_randomly(run: Run, made: Recipe, state: State) -> tuple[int, Result]:
+def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:
     """Return the number of steps that were made, and what computed them."""
     env = made.make_env(seed=run.seed)
     # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Method:
     @property
     def label(self) -> str:
         """The label of the setting."""
-        return parse(self.setting).label
+        return read_setting(self.setting).label
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
-from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, Values, digest, plain
+from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, digest, to_plain
 from sb3_ppo_variants.compare.settings import (
     ENVIRONMENT_KEYS,
     RESERVED,
@@ -17,13 +17,14 @@ from sb3_ppo_variants.compare.settings import (
     Setting,
     list_arguments,
     load_class,
-    parse,
+    read_setting,
     resolve,
     share,
 )
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import list_objectives, surrogates
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip
 
 # The run of the random policy ends after the episodes that a score needs, or after this many steps.
@@ -59,7 +60,7 @@ class Preset:
 
     def labels(self, protocol: str | None) -> set[str]:
         """Return the labels of all settings under a protocol."""
-        return {parse(text).label for text in self.cut("all", protocol)}
+        return {read_setting(text).label for text in self.cut("all", protocol)}
 
     def planned(self, records: Iterable[Record], protocol: str | None) -> list[Record]:
         """Return the records of the runs that the preset has under a protocol, without those of other options."""
@@ -169,7 +170,7 @@ class Run:
     @property
     def identity(self) -> Values:
         """The fields of the run, as JSON-serialisable values."""
-        return {**asdict(self), "hyperparameters": plain("hyperparameters", self.hyperparameters)}
+        return {**asdict(self), "hyperparameters": to_plain("hyperparameters", self.hyperparameters)}
 
     @property
     def name(self) -> str:
@@ -228,7 +229,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
 
 
-def merge(plans: Iterable[Plan]) -> Plan:
+def merge_plans(plans: Iterable[Plan]) -> Plan:
     """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
     plans = list(plans)
     runs = [run for plan in plans for run in plan.runs]

@@ -30,14 +30,14 @@ from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
 Color = tuple[float, float, float]
-Line = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
-Look = tuple[Color, Line]
+LineStyle = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
+Look = tuple[Color, LineStyle]
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
-LINES: list[Line] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+LINES: list[LineStyle] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
 # The line styles in plotly's words.
 DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], strict=True))
 SMALL, MEDIUM = 9, 11
@@ -75,14 +75,14 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
     return dict(zip(labels, zip(cycle(COLORS), cycle(LINES), strict=True), strict=False))
 
 
-def plain(label: str) -> str:
+def escape_label(label: str) -> str:
     """Return the text with which Matplotlib shows a label unchanged."""
     # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
     text = label.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
-def save(figure: Figure, file: Path) -> None:
+def save_figure(figure: Figure, file: Path) -> None:
     """Write a figure to a PNG file, and to an SVG and a PDF file next to it."""
     # A tight bounding box leaves room for all names.
     figure.savefig(file, dpi=130, bbox_inches="tight")
@@ -114,7 +114,7 @@ def drawing(
     elif handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
-    save(figure, file)
+    save_figure(figure, file)
 
 
 def label_grid(grid: np.ndarray, titles: Sequence[str], x: str) -> None:
@@ -129,7 +129,7 @@ def draw_band(
 ) -> None:
     """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
     color, line = look[label]
-    axes.plot(x, found.value, color=color, linestyle=line, label=plain(label))
+    axes.plot(x, found.value, color=color, linestyle=line, label=escape_label(label))
     if found.is_certain:
         axes.fill_between(x, found.low, found.high, color=color, alpha=0.15, linewidth=0)
     elif len(seeds) > 1:
@@ -138,7 +138,7 @@ def draw_band(
     seaborn.despine(ax=axes)
 
 
-def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
+def draw_aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
     """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
     estimates, look = statistics.means(scores), looks(labels)
     figure, axes = pyplot.subplots(figsize=(6.5, 0.9 + 0.34 * len(estimates)))
@@ -149,7 +149,7 @@ def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
         axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
         seeds = scores[label].mean(axis=1)
         axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-    axes.set_yticks(range(len(estimates)), list(map(plain, estimates)), fontsize=SMALL)
+    axes.set_yticks(range(len(estimates)), list(map(escape_label, estimates)), fontsize=SMALL)
     axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
     # Otherwise, the bar that begins first would begin at the axis.
     axes.use_sticky_edges = False
@@ -157,10 +157,10 @@ def aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     seaborn.despine(ax=axes)
-    save(figure, file)
+    save_figure(figure, file)
 
 
-def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, **layout: Any) -> None:
+def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, **layout: Any) -> None:
     """Draw the share of runs above each normalised score, with its intervals.
 
     :param layout: arguments of :func:`drawing`
@@ -173,8 +173,8 @@ def performance_profiles(scores: statistics.Scores, labels: Sequence[str], file:
         axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
 
 
-def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, as ``tables.orders`` returns it."""
+def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
+    """Draw for each pair of settings whether it has the paper's order here, as ``tables.find_orders`` returns it."""
     meanings = {
         "reversed beyond noise": "#b2182b",
         "reversed within noise": "#f4a582",
@@ -189,7 +189,7 @@ def orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
     axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
     patches = [matplotlib.patches.Patch(color=color, label=said) for said, color in meanings.items() if said]
     figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL)
-    save(figure, file)
+    save_figure(figure, file)
 
 
 def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Estimate, np.ndarray] | None:
@@ -217,7 +217,7 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
     return steps, Estimate(*ends), running.to_numpy()
 
 
-def curves(comparison: Comparison, env: str, file: Path) -> None:
+def draw_environment(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
         draw_curves(axes, comparison, env)
@@ -227,7 +227,7 @@ def curves(comparison: Comparison, env: str, file: Path) -> None:
 
 
 def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
-    """Draw the curves of :func:`curves`."""
+    """Draw the curves of :func:`draw_environment`."""
     for label in comparison.labels:
         if (found := mean_curve(comparison, env, label)) is not None:
             steps, mean, seeds = found
@@ -236,10 +236,10 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
         axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
 
 
-def figure_3(comparison: Comparison, file: Path) -> None:
+def draw_figure_3(comparison: Comparison, file: Path) -> None:
     """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
     look, envs = looks(comparison.labels), comparison.envs
-    names = {plain(method.label): method.name for method in FIGURE_3}
+    names = {escape_label(method.label): method.name for method in FIGURE_3}
     rows = math.ceil(len(envs) / PANELS)
     with drawing(file, rows, PANELS, (2.6 * PANELS, 0.5 + 2.0 * rows), below=True) as grid:
         for axes in grid.ravel()[len(envs) :]:
@@ -256,7 +256,7 @@ def figure_3(comparison: Comparison, file: Path) -> None:
             axes.tick_params(labelsize=SMALL)
 
 
-def efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
+def draw_efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
     """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
     look = looks(comparison.labels)
     with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
@@ -277,7 +277,7 @@ def list_quantities(comparison: Comparison) -> list[str]:
     return [name for name in QUANTITIES if name in logged]
 
 
-def training(comparison: Comparison, file: Path) -> None:
+def draw_training(comparison: Comparison, file: Path) -> None:
     """Draw the values that updates logged, with a row for each quantity and a column for each environment."""
     names, envs, look = list_quantities(comparison), comparison.envs, looks(comparison.labels)
     size = (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)
@@ -292,7 +292,7 @@ def training(comparison: Comparison, file: Path) -> None:
                         mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
                         steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
                         color, line = look[label]
-                        axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=plain(label))
+                        axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=escape_label(label))
                 axes.tick_params(labelsize=SMALL)
                 if name in ("kl", "kl_coef") and axes.lines:
                     axes.set_yscale("log")

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from stable_baselines3.common.monitor import get_monitor_files, load_results
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.saving.plain import Values
 
 # Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
 FORMAT = 1
@@ -41,8 +42,6 @@ EVALUATIONS = "evaluations.npz"
 RETURN = "charts/episodic_return"
 STEPS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
-# JSON-serialisable values by name.
-Values = dict[str, Any]
 
 
 class Result(TypedDict, total=False):
@@ -133,10 +132,10 @@ class Writer:
         return written
 
 
-def load(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:
+def load_records(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:
     """Read one record of each run in a folder and in exported files."""
     parts = [*([] if folder is None else [read(folder)]), *map(unpack, files)]
-    found, twice = merge(record for part, _ in parts for record in part)
+    found, twice = merge_records(record for part, _ in parts for record in part)
     return found, [*(line for _, problems in parts for line in problems), *twice]
 
 
@@ -181,7 +180,7 @@ def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
     return records, problems
 
 
-def merge(records: Iterable[Record]) -> Loaded:
+def merge_records(records: Iterable[Record]) -> Loaded:
     """Keep one record of each run, preferably a finished one.
 
     It is a problem if two of them have different scores, or if the random policy was measured with different results in
@@ -243,12 +242,12 @@ def curve(record: Record, steps: int | None = None) -> list[float | None]:
     return record.get("trailing") or record["curve"]
 
 
-def plain(name: str, value: object) -> object:
+def to_plain(name: str, value: object) -> object:
     """Convert a value for JSON. Classes and functions become their import paths; other objects are not allowed."""
     if isinstance(value, dict):
-        return {str(key): plain(f"{name}[{key!r}]", part) for key, part in value.items()}
+        return {str(key): to_plain(f"{name}[{key!r}]", part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(name, part) for part in value]
+        return [to_plain(name, part) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):

@@ -17,13 +17,14 @@ from markdown_it import MarkdownIt
 from sb3_ppo_variants.compare import appendix, plots, records, scores, statistics, study, tables
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.paper import TABLE_1
-from sb3_ppo_variants.compare.records import LAST, Record, Values
+from sb3_ppo_variants.compare.records import LAST, Record
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import split
 from sb3_ppo_variants.compare.statistics import MARGIN
-from sb3_ppo_variants.compare.tables import count, escape
+from sb3_ppo_variants.compare.tables import escape_markdown, say_count
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders: the records of finished and failed runs, the progress of the others, the pictures of the report, and its
 # version for a paper.
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("--from needs --out, the folder for its report")
     if not options.files and not (out / RECORDS).is_dir():
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
-    found, problems = records.load(None if options.files else out / RECORDS, options.files or ())
+    found, problems = records.load_records(None if options.files else out / RECORDS, options.files or ())
     baseline = None if options.baseline is None else split(options.baseline).label
     write(out, found, problems, options.export, baseline, options.add, options.appendix)
     return 0
@@ -119,7 +120,7 @@ def write(
         text, csv = _make(compared, problems, out, baseline)
         contents = {out / "report.md": text, out / "report.html": html(text, out)}
         contents |= {out / INTERACTIVE: plots.page(compared), out / "scores.csv": csv}
-        contents |= appendix.make(out / APPENDIX, compared, baseline) if with_appendix else {}
+        contents |= appendix.make_appendix(out / APPENDIX, compared, baseline) if with_appendix else {}
         for file, content in contents.items():
             write_atomically(file, content.encode())
     except OSError as error:
@@ -139,8 +140,8 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
     # A study has runs under several of its conditions.
     if len(outcomes) > 1:
         file = out / PICTURES / f"{study.STUDY}.png"
-        picture = image("Scores under each of the conditions", file, study.draw, outcomes)
-        blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.overview(outcomes), picture]
+        picture = image("Scores under each of the conditions", file, study.draw_study, outcomes)
+        blocks += ["## What Table 1 depends on", study.progress(outcomes), *study.tabulate(outcomes), picture]
         blocks += [study.PICTURED, ACROSS, *tables.across([outcome.comparison for outcome in outcomes])]
     for comparison in compared:
         frames.append(comparison.table.assign(comparison=comparison.name))
@@ -187,7 +188,7 @@ class Section:
         """Return the section, and draw its pictures."""
         comparison = self.comparison
         title = f"## {comparison.title} ({comparison.name})"
-        summary = [tables.summary(comparison.own), *tables.mention_added(comparison)]
+        summary = [tables.summarize(comparison.own), *tables.mention_added(comparison)]
         failed = ["### Failed runs", *tables.failures(comparison.failed)] if comparison.failed else []
         if comparison.table.empty:
             return [title, *summary, *failed]
@@ -225,37 +226,42 @@ class Section:
         baseline = self.baseline or self.comparison.baseline
         compared = tables.against(self.comparison, baseline)
         if len(compared):
-            seeds = count(self.comparison.arrays[baseline], "seed")
-            return [f"Against {escape(baseline)} ({seeds}): {AGAINST}", tables.markdown(compared)]
+            seeds = say_count(self.comparison.arrays[baseline], "seed")
+            return [f"Against {escape_markdown(baseline)} ({seeds}): {AGAINST}", tables.markdown(compared)]
         if self.baseline is not None and self.baseline not in self.comparison.arrays:
-            return [f"Without {escape(self.baseline)} here, nothing is compared with it."]
+            return [f"Without {escape_markdown(self.baseline)} here, nothing is compared with it."]
         return []
 
     def _paper(self) -> list[str]:
         """Return the comparison with the paper, which is empty if this is neither its Table 1 nor its Figure 3."""
         comparison = self.comparison
         if comparison.applied["preset"] == "paper-figure3" and (found := tables.compare_with_figure(comparison)):
-            drawn = self._draw("Learning curves and the ends of the paper's", "figure3", plots.figure_3, comparison)
+            drawn = self._draw(
+                "Learning curves and the ends of the paper's", "figure3", plots.draw_figure_3, comparison
+            )
             return ["#### Comparison with the paper's Figure 3", *found, drawn, FIGURED]
         in_paper = any(row.label in comparison.labels for row in TABLE_1)
         if comparison.applied["preset"] != "paper-table1" or not in_paper:
             return []
         means = statistics.means(comparison.arrays)
-        names, signs = tables.orders(means, comparison.differences)
+        names, signs = tables.find_orders(means, comparison.differences)
         agreement = tables.compare_with_paper(means, comparison.differences, comparison.incomplete)
         blocks = ["#### Comparison with the paper's Table 1", *agreement]
         if signs.any():
-            blocks += [ORDERS, self._draw("Which pairs are in the paper's order", "orders", plots.orders, names, signs)]
+            blocks += [
+                ORDERS,
+                self._draw("Which pairs are in the paper's order", "orders", plots.draw_orders, names, signs),
+            ]
         return blocks
 
     def _pictures(self) -> list[str]:
         arrays, labels = self.comparison.arrays, self.comparison.labels
-        means = self._draw("Mean normalised scores", "aggregates", plots.aggregates, arrays, labels)
-        profiles = self._draw("Performance profiles", "profiles", plots.performance_profiles, arrays, labels)
+        means = self._draw("Mean normalised scores", "aggregates", plots.draw_aggregates, arrays, labels)
+        profiles = self._draw("Performance profiles", "profiles", plots.draw_profiles, arrays, labels)
         shares, curves = scores.normalised_curves(self.comparison)
         if not len(shares):
             return [means, AGGREGATES, profiles]
-        curve = self._draw("Sample efficiency", "efficiency", plots.efficiency, self.comparison, shares, curves)
+        curve = self._draw("Sample efficiency", "efficiency", plots.draw_efficiency, self.comparison, shares, curves)
         return [means, AGGREGATES, profiles, "#### Sample efficiency", EFFICIENCY, curve]
 
     def _human(self) -> list[str]:
@@ -270,7 +276,7 @@ class Section:
         blocks = ["### Human-normalised scores", HUMAN, table, *incomplete]
         if games["env"].nunique() > 1 and found:
             means = statistics.means(found)
-            blocks.append(GAMES.format(", ".join(f"{escape(label)} {mean}" for label, mean in means.items())))
+            blocks.append(GAMES.format(", ".join(f"{escape_markdown(label)} {mean}" for label, mean in means.items())))
         return blocks
 
     def _curves(self) -> list[str]:
@@ -281,13 +287,13 @@ class Section:
         counts = Counter(names.values())
         for env, name in names.items():
             unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
-            blocks.append(self._draw(f"Learning curves in {env}", unique, plots.curves, self.comparison, env))
+            blocks.append(self._draw(f"Learning curves in {env}", unique, plots.draw_environment, self.comparison, env))
         return blocks
 
     def _training(self) -> list[str]:
         if not plots.list_quantities(self.comparison):
             return []
-        drawn = self._draw("What the updates logged", "training", plots.training, self.comparison)
+        drawn = self._draw("What the updates logged", "training", plots.draw_training, self.comparison)
         return ["### Training", TRAINING, drawn]
 
     def _hyperparameters(self) -> list[str]:
@@ -302,7 +308,7 @@ class Section:
 
 def name_incomplete(labels: Iterable[str]) -> list[str]:
     """Return a line about the settings without a seed in every environment, if there are any."""
-    return [f"Without such a seed: {', '.join(map(escape, labels))}."] if labels else []
+    return [f"Without such a seed: {', '.join(map(escape_markdown, labels))}."] if labels else []
 
 
 def image(text: str, file: Path, draw: Callable[..., None], *arguments: object) -> str:

@@ -12,9 +12,10 @@ import pandas as pd
 
 from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
 from sb3_ppo_variants.compare.paper import TABLE_1
-from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, Values, curve, digest
+from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.compare.statistics import Differences, Ranked, differences, rank
+from sb3_ppo_variants.saving.plain import Values
 
 # The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
 # at most 30 minutes of play, from Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement Learning", as

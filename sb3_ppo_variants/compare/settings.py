@@ -20,9 +20,10 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
-from sb3_ppo_variants.compare.records import Values, plain
+from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.saving.plain import Values
 
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
@@ -87,7 +88,7 @@ def split(text: str) -> Setting:
     return Setting(name, arguments, None if protocol is None else str(protocol))
 
 
-def parse(text: str) -> Setting:
+def read_setting(text: str) -> Setting:
     """Parse a text that :func:`split` splits into a setting, where the name may also be ``module:Class``."""
     setting = split(text)
     if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
@@ -159,14 +160,14 @@ def list_arguments(algorithm: type) -> dict[str, object]:
     return arguments
 
 
-class File(NamedTuple):
+class SettingsFile(NamedTuple):
     """Hyperparameters by environment, and the name of their file with a digest of its contents."""
 
     name: str
     entries: dict[str, Hyperparameters]
 
 
-def read_file(path: Path) -> File:
+def read_file(path: Path) -> SettingsFile:
     """Read a yml or py file of hyperparameters in the RL Zoo's format."""
     try:
         content = path.read_bytes()
@@ -177,7 +178,7 @@ def read_file(path: Path) -> File:
         allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
         problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
         raise ArgumentError(f"{problem}\n{allowed}") from error
-    return File(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
+    return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 
 def _evaluate(name: str, value: object) -> object:
@@ -197,7 +198,7 @@ class Conditions:
     preset: str | None = None
     timesteps: int | None = None
     entry: str | None = None
-    file: File | None = None
+    file: SettingsFile | None = None
     # Hyperparameters that replace those of the entry, the file or the protocol.
     parameters: Hyperparameters = field(default_factory=dict)
     normalize: bool | None = None
@@ -220,7 +221,7 @@ class Conditions:
 
     def description(self) -> Values:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
-        parameters = plain("parameters", self.parameters)
+        parameters = to_plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
         # Records of earlier versions lack these two, and still match if they are None.
         return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}

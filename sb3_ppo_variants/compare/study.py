@@ -17,7 +17,7 @@ from sb3_ppo_variants.compare.plan import HEADLINE, PRESETS
 from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
 from sb3_ppo_variants.compare.records import digest
 from sb3_ppo_variants.compare.scores import Comparison
-from sb3_ppo_variants.compare.settings import parse
+from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import differences
 
 STUDY = "table1-study"
@@ -25,10 +25,10 @@ PRESET = PRESETS[STUDY]
 # Short names and scores of the settings in the paper's Table 1.
 SHORT = {row.label: "none" if row.setting == NONE else row.name.split(", ")[-1] for row in TABLE_1}
 SCORES = {row.label: row.score for row in TABLE_1}
-LABELS = [parse(text).label for text in HEADLINE]
+LABELS = [read_setting(text).label for text in HEADLINE]
 # The number of runs planned under each of the conditions.
 PLANNED = len(HEADLINE) * len(PRESET.envs) * PRESET.seeds
-WORST = parse(NONE).label
+WORST = read_setting(NONE).label
 EXPLAINED = """\
 The four columns of settings are mean normalised scores: in each environment the random policy has 0 and the best run
 under any of the conditions 1. τ is Kendall's tau between these scores and the paper's: 1 for the same order, -1 for the
@@ -40,7 +40,7 @@ one is the random policy."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConditionsResult:
     """The results of the settings under one set of conditions."""
 
     conditions: str
@@ -80,7 +80,7 @@ class Outcome:
         return f"{'yes' if worst else 'no'}; in {where} of {len(self.scores)} environments"
 
 
-def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
+def outcomes(comparisons: Sequence[Comparison]) -> list[ConditionsResult]:
     """Return the outcome under each of the study's conditions that has runs, in the order of the study.
 
     All scores have the same scale, with 1 for the best run under any of the conditions, and are over the same
@@ -95,12 +95,12 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[Outcome]:
     envs = [set(of_settings.index) for of_settings in means if len(of_settings)]
     shared = set.intersection(*envs) if envs else set()
     return [
-        Outcome(comparison.circumstances, comparison, of_settings[of_settings.index.isin(shared)], frame)
+        ConditionsResult(comparison.circumstances, comparison, of_settings[of_settings.index.isin(shared)], frame)
         for comparison, of_settings, frame in zip(found, means, runs, strict=True)
     ]
 
 
-def progress(found: Sequence[Outcome]) -> str:
+def progress(found: Sequence[ConditionsResult]) -> str:
     """Say how much of the study is done, as a Markdown list."""
     made = sum(len(PRESET.planned(outcome.comparison.records, None)) for outcome in found)
     failed = sum(len(PRESET.planned(outcome.comparison.failed, None)) for outcome in found)
@@ -111,7 +111,7 @@ def progress(found: Sequence[Outcome]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def overview(found: Sequence[Outcome]) -> list[str]:
+def tabulate(found: Sequence[ConditionsResult]) -> list[str]:
     """Return a table of the scores, the order and Kendall's tau under each of the conditions, and say what they are."""
     rows = []
     for outcome in found:
@@ -131,7 +131,7 @@ def overview(found: Sequence[Outcome]) -> list[str]:
     return [tables.markdown(frame, None), explained]
 
 
-def draw(found: Sequence[Outcome], file: Path) -> None:
+def draw_study(found: Sequence[ConditionsResult], file: Path) -> None:
     """Draw the scores, with a row for each of the conditions and a column for each environment."""
     envs = sorted({env for outcome in found for env in outcome.comparison.envs})
     base = next((outcome.comparison for outcome in found if outcome.conditions == "released-code"), None)

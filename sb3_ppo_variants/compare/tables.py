@@ -17,7 +17,7 @@ from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
-from sb3_ppo_variants.compare.settings import own_protocol, parse, switch
+from sb3_ppo_variants.compare.settings import own_protocol, read_setting, switch
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
     FEWEST_FOR_IQM,
@@ -52,12 +52,12 @@ The mean score, and in brackets the return at which the paper's curve ends, whic
 [Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) read off the figure."""
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return text from records as Markdown that shows it unchanged."""
     return SPECIAL.sub(r"\\\g<0>", text)
 
 
-def count(things: Collection[object], name: str) -> str:
+def say_count(things: Collection[object], name: str) -> str:
     """Return the number of things with their name, such as "1 seed" or "3 seeds"."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
@@ -69,7 +69,7 @@ def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
     """
     filled = frame.astype(object).where(frame.notna(), "")
     if index is not None:
-        filled = filled.rename(index=escape).rename_axis(index)
+        filled = filled.rename(index=escape_markdown).rename_axis(index)
     return str(filled.to_markdown(index=index is not None, disable_numparse=True))
 
 
@@ -88,7 +88,7 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     for env, found in pd.DataFrame(runs, columns=columns).groupby("env"):
         cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack()
         known = [each.circumstances for each in comparisons if each.circumstances in cells.index]
-        table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape)
+        table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape_markdown)
         blocks += [f"{level * '#'} {env}", markdown(table, "conditions")]
     return blocks
 
@@ -142,7 +142,7 @@ def failures(failed: Sequence[Record]) -> list[str]:
         error = record["error"].strip()
         # The fence of a block of code must not occur in it.
         fence = "`" * max([2, *map(len, re.findall("`+", error))]) + "`"
-        where = f"{escape(record['label'])}, {record['env']}, seed {record['seed']}"
+        where = f"{escape_markdown(record['label'])}, {record['env']}, seed {record['seed']}"
         blocks.append(f"{where}:\n\n{fence}\n{error}\n{fence}")
     return blocks
 
@@ -160,14 +160,14 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def summary(comparison: Comparison) -> str:
+def summarize(comparison: Comparison) -> str:
     """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
     trainings = [*comparison.records, *failed]
     everything = [*comparison.records, *comparison.failed, *comparison.random]
     frame = pd.DataFrame(trainings, columns=["label", "env", "seed"])
     names = {"label": "setting", "env": "environment", "seed": "seed"}
-    counts = [count(frame[column].unique(), name) for column, name in names.items()]
+    counts = [say_count(frame[column].unique(), name) for column, name in names.items()]
     steps = sorted({record["timesteps"] for record in trainings})
     versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything})
     lines = [
@@ -191,7 +191,7 @@ def _provenance(records: Sequence[Record]) -> list[str]:
         else "not known, recorded by an earlier version"
         for record in records
     )
-    lines = [f"processor: {machine} ({count(range(runs), 'run')})" for machine, runs in sorted(machines.items())]
+    lines = [f"processor: {machine} ({say_count(range(runs), 'run')})" for machine, runs in sorted(machines.items())]
     kinds = {(record["label"], str(record.get("numerics"))) for record in records}
     if len(machines) > 1 or len(kinds) > len({label for label, _ in kinds}):
         lines.append(
@@ -199,7 +199,7 @@ def _provenance(records: Sequence[Record]) -> list[str]:
             "of different seeds do"
         )
     envs = Counter(record["vec_env"] for record in records if "vec_env" in record)
-    lines += [f"environments in a {name} ({count(range(runs), 'run')})" for name, runs in sorted(envs.items())]
+    lines += [f"environments in a {name} ({say_count(range(runs), 'run')})" for name, runs in sorted(envs.items())]
     digests = {pair for record in records for pair in record.get("modules", {}).items()}
     versions = Counter(module for module, _ in digests)
     changed = sorted(module for module, number in versions.items() if number > 1)
@@ -209,7 +209,7 @@ def _provenance(records: Sequence[Record]) -> list[str]:
 def mention_added(comparison: Comparison) -> list[str]:
     """Say which settings were recorded elsewhere, and how many runs each of them has."""
     others = [label for label in comparison.labels if label not in comparison.own.labels]
-    said = ", ".join(f"{escape(label)} ({count(comparison.runs(label), 'run')})" for label in others)
+    said = ", ".join(f"{escape_markdown(label)} ({say_count(comparison.runs(label), 'run')})" for label in others)
     return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."] if others else []
 
 
@@ -259,7 +259,7 @@ def _coverage(comparison: Comparison, preset: Preset) -> str:
 
 def hyperparameters(comparison: Comparison) -> list[str]:
     """Return tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
-    shared, different = (part.map(escape) for part in divide_hyperparameters(comparison))
+    shared, different = (part.map(escape_markdown) for part in divide_hyperparameters(comparison))
     blocks = [
         "Shared by all settings in all environments:",
         markdown(shared[shared["hyperparameter"].isin(FIRST)], None),
@@ -333,20 +333,20 @@ def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool) -> str:
     :param incomplete: whether there are settings that have runs, but none that count
     """
     best, others = ranking[0], ranking[1:]
-    said = f"**{escape(best.label)}** has the highest mean score, {best.value.value:.2f}"
+    said = f"**{escape_markdown(best.label)}** has the highest mean score, {best.value.value:.2f}"
     if not others:
         none = "no other setting has a seed in every environment" if incomplete else "there is no other setting"
         return f"{said}; {none}."
     if few := too_few([each.seeds for each in ranking], envs):
         return f"{said}. {few}"
     same = [each for each in others if each.label not in best.better]
-    alike = [f"{escape(each.label)}{'' if each.seeds > 1 else ' (a single seed)'}" for each in same]
+    alike = [f"{escape_markdown(each.label)}{'' if each.seeds > 1 else ' (a single seed)'}" for each in same]
     if not alike:
         return f"{said}, and is better than all others {'that count ' if incomplete else ''}beyond noise."
     if not best.better:
         why = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
         return f"{said}. {why} cannot be told apart from {', '.join(alike)}."
-    better = f"It is better beyond noise than {', '.join(map(escape, best.better))}"
+    better = f"It is better beyond noise than {', '.join(map(escape_markdown, best.better))}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 
 
@@ -399,7 +399,7 @@ def compare_with_paper(
     tau, _ = kendalltau([row.score for row in rows], [ours[row.label].value for row in rows])
     known = "not defined, because all scores in a column are equal" if math.isnan(tau) else f"{tau:.2f}"
     blocks.append(f"Kendall's tau between the columns, over {len(rows)} settings: {known}.")
-    signs = orders(ours, differences)[1]
+    signs = find_orders(ours, differences)[1]
     pairs = sum(one.score != other.score for one, other in combinations(rows, 2))
     same, reverse = (signs > 0).sum(), (signs < 0).sum()
     equal = pairs - same - reverse
@@ -408,14 +408,14 @@ def compare_with_paper(
         f"{(signs == 2).sum()} of them beyond noise, and {reverse} are reversed, {(signs == -2).sum()} of them beyond "
         f"noise{f'; {equal} are equal here' if equal else ''}"
     )
-    return [*blocks, "\n".join(f"- {line}" for line in [*findings(ours, differences), agreement])]
+    return [*blocks, "\n".join(f"- {line}" for line in [*compare_extremes(ours, differences), agreement])]
 
 
-def findings(ours: Mapping[str, Estimate], differences: Differences) -> list[str]:
+def compare_extremes(ours: Mapping[str, Estimate], differences: Differences) -> list[str]:
     """Say whether the paper's worst and best settings are also the worst and best of its settings here."""
     lines = []
     named = {row.label: row.name for row in TABLE_1 if row.label in ours}
-    worst, best = parse(NONE).label, parse(BEST).label
+    worst, best = read_setting(NONE).label, read_setting(BEST).label
     if worst in ours:
         others = {label: name for label, name in named.items() if label != worst}
         above = {name: ours[label].value - ours[worst].value for label, name in others.items()}
@@ -431,7 +431,7 @@ def findings(ours: Mapping[str, Estimate], differences: Differences) -> list[str
     return lines
 
 
-def orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list[str], np.ndarray]:
+def find_orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list[str], np.ndarray]:
     """Return the settings in both columns, the paper's best first, and whether each pair has the same order here.
 
     :return: names of the settings, and an array of signs. If the i-th is above the j-th in the paper, ``[i, j]`` is 2

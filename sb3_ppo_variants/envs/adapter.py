@@ -17,7 +17,7 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.autoreset import check_new_game, collect, copy_rows, count_rows, end_of_episode, per_env
+from sb3_ppo_variants.envs.autoreset import check_new_game, collect_info, copy_rows, count_rows, end_of_episode, per_env
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
@@ -70,7 +70,7 @@ class GymnasiumVecEnv(VecEnv):
                 pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
             ]
         if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
-            inner._add_info = collect
+            inner._add_info = collect_info
 
     def _begin(self) -> None:
         """Prepare for a command to the environments, because an interrupt may have cut the last one short."""

@@ -74,7 +74,7 @@ def count_rows(observations: VecEnvObs) -> int:
     return len(array)
 
 
-def collect(vector_infos: Info, env_info: Info, env_num: int) -> Info:
+def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
     """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
 
     ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after

@@ -85,10 +85,10 @@ def make_fast_vec_env(
     return make()
 
 
-Choice = tuple[str, str, Callable[[], VecEnv]]
+Option = tuple[str, str, Callable[[], VecEnv]]
 
 
-def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, common: Arguments) -> Choice:
+def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, common: Arguments) -> Option:
     """Return a name, a reason and a function that creates the environments."""
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
@@ -124,7 +124,7 @@ def _is_in_envpool(spec: EnvSpec) -> bool:
         own.close()
 
 
-def _single(spec: EnvSpec, wrapper_class: WrapperClass | None, common: Arguments) -> Choice:
+def _single(spec: EnvSpec, wrapper_class: WrapperClass | None, common: Arguments) -> Option:
     """Choose between worker processes and this process."""
     # A specification, because environments that a script has registered are unknown in other processes.
     make_env = partial(gym.make, spec)

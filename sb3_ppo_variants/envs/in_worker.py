@@ -20,7 +20,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
-from sb3_ppo_variants.envs.shared import Block, Numbers, common, contents_of
+from sb3_ppo_variants.envs.shared import Block, StepNumbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
 from sb3_ppo_variants.guards.outputs import Info, check_outputs
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
 class Stepped(NamedTuple):
     """The answer to a step of a worker's environments; ``None`` stands for one without numbers and infos."""
 
-    numbers: Numbers | None
+    numbers: StepNumbers | None
     """``None`` if they are in shared memory."""
     infos: dict[int, Info]
     """Infos by index of the environment, without those that are :data:`NO_INFO`."""
@@ -63,7 +63,7 @@ ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
 }
 
 
-class Group:
+class WorkerEnvs:
     """The environments of a worker, one after the other.
 
     :param env_fns: functions that create the environments
@@ -123,7 +123,7 @@ class Group:
                 infos[i] = info
         with np.errstate(over="ignore"):
             single = np.array(rewards, np.float32)
-        numbers = Numbers(stack(observations, self._structure), single, np.array(dones))
+        numbers = StepNumbers(stack(observations, self._structure), single, np.array(dones))
         if self._block is None:
             return Stepped(numbers, infos, begun)
         self._block.put(self._rows, numbers)
@@ -173,14 +173,14 @@ def work(
     # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        _answer_all(child, Group([env_fn.var for env_fn in env_fns], first, current))
+        _answer_all(child, WorkerEnvs([env_fn.var for env_fn in env_fns], first, current))
     except BaseException as error:
         with suppress(OSError):  # The parent may have closed the pipe.
             child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
         sys.exit(1)
 
 
-def _answer_all(child: Connection, group: Group) -> None:
+def _answer_all(child: Connection, group: WorkerEnvs) -> None:
     with suppress(EOFError):
         while True:
             command, data = child.recv()

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms
+from sb3_ppo_variants.envs.simulations import InfoParts, MujocoTask, Simulations
 from sb3_ppo_variants.errors import refuse
 
 Generator: TypeAlias = np.random.Generator
@@ -39,7 +39,7 @@ def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     return np.asarray((low < values) & (values < high))
 
 
-def is_finite(sims: Simulations) -> np.ndarray:
+def have_finite_states(sims: Simulations) -> np.ndarray:
     """Return which simulations have finite positions and velocities."""
     return np.asarray(np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1))
 
@@ -54,33 +54,33 @@ def positions_and_velocities(sims: Simulations, n_hidden: int = 0, bound: float 
     return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
 
 
-def x_position(sims: Simulations) -> Terms:
+def x_position(sims: Simulations) -> InfoParts:
     """Report how far a robot in the plane has come."""
     return {"x_position": sims.qpos[:, 0]}
 
 
-def x_and_height(sims: Simulations) -> Terms:
+def x_and_height(sims: Simulations) -> InfoParts:
     """Report where a robot in the plane is."""
     return {**x_position(sims), "z_distance_from_origin": sims.qpos[:, 1] - sims.init_qpos[1]}
 
 
-def xy_position(sims: Simulations) -> Terms:
+def xy_position(sims: Simulations) -> InfoParts:
     """Report where a robot in space is."""
     place = sims.qpos[:, :2]
     return {"x_position": place[:, 0], "y_position": place[:, 1], "distance_from_origin": norms(place)}
 
 
-def tendons(sims: Simulations) -> Terms:
+def tendons(sims: Simulations) -> InfoParts:
     """Report the tendons of a humanoid."""
     return {"tendon_length": sims.ten_length, "tendon_velocity": sims.ten_velocity}
 
 
-def walking_position(sims: Simulations) -> Terms:
+def walking_position(sims: Simulations) -> InfoParts:
     """Report where a walking humanoid is."""
     return {**xy_position(sims), **tendons(sims)}
 
 
-def lying_position(sims: Simulations) -> Terms:
+def lying_position(sims: Simulations) -> InfoParts:
     """Report where a humanoid that stands up is."""
     x, y, z = sims.qpos[:, :3].T
     return {"x_position": x, "y_position": y, "z_distance_from_origin": z - sims.init_qpos[2], **tendons(sims)}
@@ -128,7 +128,7 @@ def move(
     contact_costs: Costs | None,
     sims: Simulations,
     actions: np.ndarray,
-) -> tuple[np.ndarray, Terms]:
+) -> tuple[np.ndarray, InfoParts]:
     """Reward speed along the first axis and any health, less the costs of torques and any contacts.
 
     :param place: returns where robots are, of shape ``(n_envs, n_axes)``
@@ -173,10 +173,10 @@ def robot(
 
 def has_tipped(sims: Simulations) -> np.ndarray:
     """Return which poles have fallen."""
-    return np.asarray(~is_finite(sims) | (np.abs(sims.qpos[:, 1]) > 0.2))
+    return np.asarray(~have_finite_states(sims) | (np.abs(sims.qpos[:, 1]) > 0.2))
 
 
-def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward each step with a standing pole."""
     rewards = (~sims.terminated).astype(int)
     return rewards, {"reward_survive": rewards.tolist()}
@@ -194,7 +194,7 @@ def has_fallen(sims: Simulations) -> np.ndarray:
     return np.asarray(sims.site_xpos[:, 0, 2] <= 1)
 
 
-def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward a tip that is high and still."""
     bonuses = [sims.settings.healthy_reward * int(not fallen) for fallen in sims.terminated]
     tips = sims.site_xpos[:, 0]
@@ -219,7 +219,7 @@ def observe_reacher(sims: Simulations) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
-def reach(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def reach(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward a finger near the target."""
     settings = sims.settings
     near = -norms(sims.body("fingertip") - sims.body("target")) * settings.reward_dist_weight
@@ -246,7 +246,7 @@ def observe_pusher(sims: Simulations) -> np.ndarray:
     return np.concatenate((sims.qpos[:, :7], sims.qvel[:, :7], *bodies), axis=1)
 
 
-def push(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def push(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward an object near its goal, and an arm near the object."""
     settings = sims.settings
     near = -norms(sims.body("object") - sims.body("tips_arm")) * settings.reward_near_weight
@@ -298,7 +298,7 @@ def xy_of_body(sims: Simulations) -> np.ndarray:
 def is_at_height(sims: Simulations) -> np.ndarray:
     """Return which ants are healthy, by their height."""
     low, high = sims.settings.healthy_z_range
-    return np.asarray(is_finite(sims) & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
+    return np.asarray(have_finite_states(sims) & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
 
 
 def contact_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
@@ -340,7 +340,7 @@ def is_standing(sims: Simulations) -> np.ndarray:
     return is_within(sims.qpos[:, 2], sims.settings.healthy_z_range)
 
 
-def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, Terms]:
+def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward a humanoid's height, less the costs of torques and contacts."""
     height = sims.qpos[:, 2] / sims.model.opt.timestep
     control, impact = torque_costs(sims, actions), impact_costs("impact", sims, actions)

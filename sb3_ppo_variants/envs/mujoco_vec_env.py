@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from sb3_ppo_variants.arguments.rules import COUNT, RULES, Rule, check_arguments
 from sb3_ppo_variants.envs.cores import shortest, threads_worth
 from sb3_ppo_variants.envs.mujoco_tasks import gymnasium_task
-from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations, Terms, try_out
+from sb3_ppo_variants.envs.simulations import InfoParts, MujocoTask, Simulations, try_out
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
 from sb3_ppo_variants.guards.outputs import Info
 
@@ -130,7 +130,7 @@ def _load(task: MujocoTask) -> "mujoco.MjModel":
     return model
 
 
-def _fixed(terms: Terms) -> Terms:
+def _fixed(terms: InfoParts) -> InfoParts:
     """Return parts of infos that the next step does not change: rows of an array would be views of it."""
     return {
         key: value.copy() if isinstance(value, np.ndarray) and value.ndim > 1 else value for key, value in terms.items()

@@ -17,7 +17,7 @@ LINE = 64
 KINDS = "biuf"  # of NumPy's types: numbers
 
 
-class Numbers(NamedTuple):
+class StepNumbers(NamedTuple):
     """What some environments returned for a step, stacked, or the types of these arrays."""
 
     observations: Any
@@ -29,7 +29,7 @@ class Contents(NamedTuple):
     """The types, with their shapes, of what is shared for each environment."""
 
     actions: np.dtype[Any]
-    numbers: Numbers
+    numbers: StepNumbers
 
 
 def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents | None:
@@ -38,7 +38,7 @@ def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
             return None
     observations = map_parts(_type_of, structure_of(observation_space))
-    return Contents(_type_of(action_space), Numbers(observations, np.dtype(np.float32), np.dtype(bool)))
+    return Contents(_type_of(action_space), StepNumbers(observations, np.dtype(np.float32), np.dtype(bool)))
 
 
 def _type_of(space: AnySpace) -> np.dtype[Any]:
@@ -68,14 +68,14 @@ class Block:
         own = self.actions
         return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
 
-    def put(self, rows: slice, numbers: Numbers) -> None:
+    def put(self, rows: slice, numbers: StepNumbers) -> None:
         """Write what the environments of some rows returned."""
         self._rewards[rows], self._dones[rows] = numbers.rewards, numbers.dones
         map_parts(lambda array, new: setitem(array, rows, new), self._observations, numbers.observations)
 
-    def take(self) -> Numbers:
+    def take(self) -> StepNumbers:
         """Return a copy of what all environments returned."""
-        return Numbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
+        return StepNumbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
 
 
 def _sizes(contents: Contents, n_envs: int) -> list[int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mujoco.batch import Batch
 
 # Parts of infos: for each key, one value per simulation.
-Terms: TypeAlias = Mapping[str, Iterable[object]]
+InfoParts: TypeAlias = Mapping[str, Iterable[object]]
 
 
 class Simulations:
@@ -97,7 +97,7 @@ def never(sims: Simulations) -> np.ndarray:
     return np.zeros(sims.batch.nsim, bool)
 
 
-def no_terms(sims: Simulations) -> Terms:
+def no_terms(sims: Simulations) -> InfoParts:
     """Nothing about the state is reported."""
     return {}
 
@@ -129,10 +129,10 @@ class MujocoTask:
 
     xml_file: str
     observe: Callable[[Simulations], np.ndarray]
-    reward: Callable[[Simulations, np.ndarray], tuple[np.ndarray, Terms]]
+    reward: Callable[[Simulations, np.ndarray], tuple[np.ndarray, InfoParts]]
     reset: Callable[[Simulations, np.random.Generator], tuple[np.ndarray, np.ndarray]]
     terminated: Callable[[Simulations], np.ndarray] = never
-    describe: Callable[[Simulations], Terms] = no_terms
+    describe: Callable[[Simulations], InfoParts] = no_terms
     track: Callable[[Simulations], np.ndarray] = nothing
     frame_skip: int = 1
     max_episode_steps: int | None = None

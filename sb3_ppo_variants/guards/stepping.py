@@ -31,7 +31,7 @@ from sb3_ppo_variants.guards.outputs import (
 from sb3_ppo_variants.guards.workers import check_answers, exchange_pipes
 from sb3_ppo_variants.layout import Actions, Layout, layout_of
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
 REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 # The methods of a wrapper that take actions.
@@ -88,10 +88,12 @@ def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, 
     return owners
 
 
-def _checking_actions(take: Callable[[Actions], Result], layout: Layout, watch: Watch) -> Callable[[Actions], Result]:
+def _checking_actions(
+    take: Callable[[Actions], Returned], layout: Layout, watch: Watch
+) -> Callable[[Actions], Returned]:
     """Return a method that takes only finite actions."""
 
-    def checked(actions: Actions) -> Result:
+    def checked(actions: Actions) -> Returned:
         check_actions(layout.to_rows(actions), watch)
         return take(actions)
 

@@ -11,7 +11,7 @@ import torch as th
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.stops import EarlyStop
 
-Numbers = TypeVar("Numbers", th.Tensor, np.ndarray)
+TensorOrArray = TypeVar("TensorOrArray", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
 
 
@@ -19,7 +19,7 @@ def unknown(field: str) -> None:
     """Stand for the source of a batch that has only what it was given."""
 
 
-class Batch(Generic[Numbers]):
+class Batch(Generic[TensorOrArray]):
     """What is known about a minibatch, as tensors or as arrays with one row per sample.
 
     Unless said otherwise, the shape is ``(batch,)``. A field is computed when an objective first reads it, so only what
@@ -33,46 +33,46 @@ class Batch(Generic[Numbers]):
     :param others: other fields by name
     """
 
-    ratio: Numbers
+    ratio: TensorOrArray
     """r(theta) = pi(a|s) / pi_old(a|s)."""
-    log_ratio: Numbers
+    log_ratio: TensorOrArray
     """log r(theta)."""
-    log_prob: Numbers
+    log_prob: TensorOrArray
     """log pi(a|s)."""
-    old_log_prob: Numbers
+    old_log_prob: TensorOrArray
     """log pi_old(a|s)."""
-    advantages: Numbers
+    advantages: TensorOrArray
     """A, normalised as the model's ``normalize_advantage`` says."""
-    kl: Numbers
+    kl: TensorOrArray
     """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
-    reverse_kl: Numbers
+    reverse_kl: TensorOrArray
     """KL(new || old) in each state, likewise."""
-    jensen_shannon: Numbers
+    jensen_shannon: TensorOrArray
     """The Jensen-Shannon divergence of the old and the new policy in each state, likewise; not for arrays."""
-    parameters: tuple[Numbers, ...]
+    parameters: tuple[TensorOrArray, ...]
     """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
-    old_parameters: tuple[Numbers, ...]
+    old_parameters: tuple[TensorOrArray, ...]
     """Those of the old policy, likewise."""
-    entropy: Numbers
+    entropy: TensorOrArray
     """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
-    old_values: Numbers
+    old_values: TensorOrArray
     """The values that were estimated during the rollout."""
-    returns: Numbers
+    returns: TensorOrArray
     """The TD(lambda) targets of the value function."""
     observations: Any
     """Shape ``(batch, ...)``, or a dict of these."""
-    actions: Numbers
+    actions: TensorOrArray
     """As the rollout buffer has them, shape ``(batch, action_dim)``."""
-    rows: Numbers
+    rows: TensorOrArray
     """The index of each sample in the rollout, which has one environment after the other."""
-    episodes: Numbers
+    episodes: TensorOrArray
     """A number for each episode, or part of one, in the rollout; its samples share it."""
 
     def __init__(
         self,
-        ratio: Numbers | None = None,
-        advantages: Numbers | None = None,
-        kl: Numbers | None = None,
+        ratio: TensorOrArray | None = None,
+        advantages: TensorOrArray | None = None,
+        kl: TensorOrArray | None = None,
         *,
         source: Callable[[str], object] = unknown,
         **others: object,
@@ -95,12 +95,12 @@ class Batch(Generic[Numbers]):
                 value = self.__dict__[name] = self._derive(name)
             return value
 
-    def renyi(self, order: float) -> Numbers:
+    def renyi(self, order: float) -> TensorOrArray:
         """Return the Renyi divergence D(old || new) of an order in each state, likewise; not for arrays."""
-        of_order: Callable[[float], Numbers] = self._source("renyi") or self._refuse("renyi")
+        of_order: Callable[[float], TensorOrArray] = self._source("renyi") or self._refuse("renyi")
         return of_order(order)
 
-    def over_rollout(self, compute: Callable[["Batch[np.ndarray]"], np.ndarray]) -> Numbers:
+    def over_rollout(self, compute: Callable[["Batch[np.ndarray]"], np.ndarray]) -> TensorOrArray:
         """Compute something for the whole rollout, only once per update, and return it for the samples of this batch.
 
         A batch that has no rollout, such as one that was made by hand, stands for the rollout itself.
@@ -108,7 +108,7 @@ class Batch(Generic[Numbers]):
         :param compute: a method or function that takes a batch with all samples of the rollout, and returns an array
             with one row per sample. The batch has what does not depend on the current policy, but no advantages
         """
-        of_samples: Callable[[Callable[..., np.ndarray]], Numbers] | None = self._source("over_rollout")
+        of_samples: Callable[[Callable[..., np.ndarray]], TensorOrArray] | None = self._source("over_rollout")
         if of_samples is not None:
             return of_samples(compute)
         found = compute(Batch(source=lambda name: _as_arrays(getattr(self, name))))

@@ -149,9 +149,9 @@ class PolicyKind:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
         return {}
 
-    def acting(self, model: OnPolicyAlgorithm) -> "Acting":
+    def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""
-        return Acting(self, Masks(model) if self.takes_masks else None)
+        return ActingPolicy(self, Masks(model) if self.takes_masks else None)
 
     # Minibatches
 
@@ -260,7 +260,7 @@ class PolicyKind:
             )
 
 
-class Acting:
+class ActingPolicy:
     """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients.
 
     :param kind: evaluates the policy

@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_ppo_variants.policies.masked import MaskableHybridDistribution, Masked
-from sb3_ppo_variants.policies.recurrent import Recurrent, States
+from sb3_ppo_variants.policies.recurrent import HiddenStates, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
@@ -97,7 +97,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     def get_distribution(  # type: ignore[override]
         self,
         obs: PyTorchObs,
-        lstm_states: States,
+        lstm_states: HiddenStates,
         episode_starts: th.Tensor,
         action_masks: th.Tensor | np.ndarray | None = None,
     ) -> object:

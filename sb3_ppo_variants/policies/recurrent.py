@@ -30,11 +30,11 @@ from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
-from sb3_ppo_variants.policies.kind import NOTHING, Acted, Acting, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.kind import NOTHING, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
-States: TypeAlias = tuple[th.Tensor, ...]
+HiddenStates: TypeAlias = tuple[th.Tensor, ...]
 # A RecurrentActorCriticPolicy. Its type hints allow neither dictionary observations nor these tuples.
 Policy: TypeAlias = Any
 
@@ -43,7 +43,7 @@ Policy: TypeAlias = Any
 PADDED = ("old_values", "old_log_prob", "advantages", "returns")
 
 
-class Sequences(NamedTuple):
+class PaddedSequences(NamedTuple):
     """The inputs of the policy in addition to the observations and actions, which may be padded."""
 
     lstm_states: RNNStates
@@ -123,7 +123,7 @@ class Recurrent(PolicyKind):
         samples, steps = super().samples(read), read.mask > 1e-8
         masks: More = samples.more
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
-        return samples._replace(**columns, more=Sequences(read.lstm_states, read.episode_starts, steps, masks))
+        return samples._replace(**columns, more=PaddedSequences(read.lstm_states, read.episode_starts, steps, masks))
 
     @staticmethod
     def without_starts(samples: Samples) -> Samples:
@@ -159,8 +159,10 @@ class Recurrent(PolicyKind):
         distribution, _ = self._distribution_and_states(observations, more)
         return distribution
 
-    def _distribution_and_states(self, observations: PyTorchObs, more: Sequences) -> tuple[Distribution, States]:
-        returned: tuple[Distribution, States] = self.policy.get_distribution(
+    def _distribution_and_states(
+        self, observations: PyTorchObs, more: PaddedSequences
+    ) -> tuple[Distribution, HiddenStates]:
+        returned: tuple[Distribution, HiddenStates] = self.policy.get_distribution(
             observations, more.lstm_states.pi, more.episode_starts, **more.masks()
         )
         return returned
@@ -187,11 +189,13 @@ class Recurrent(PolicyKind):
                     states = tuple(map(th.zeros_like, states))
                 observations, masks = inputs_at(buffer, env_index * len(of_env) + np.arange(start, end))
                 none_begin = th.zeros(end - start, device=states[0].device)
-                steps = Sequences(RNNStates(states, states), none_begin, action_masks=masks)
+                steps = PaddedSequences(RNNStates(states, states), none_begin, action_masks=masks)
                 distribution, states = self._distribution_and_states(observations, steps)
                 yield distribution
 
-    def _first_states(self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int) -> States:
+    def _first_states(
+        self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int
+    ) -> HiddenStates:
         """Return the actor's states before the first step of an environment."""
         row = env_index * buffer.buffer_size
         both = (buffer.hidden_states_pi, buffer.cell_states_pi)
@@ -200,11 +204,11 @@ class Recurrent(PolicyKind):
         return tuple(buffer.to_torch(array)[:, None].contiguous() for array in rows)
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
-        first = Sequences(_zeros(self.policy, 1), th.ones(1, device=self.policy.device))
+        first = PaddedSequences(_zeros(self.policy, 1), th.ones(1, device=self.policy.device))
         return self.distribution(observations, first), self.values(observations, first)
 
 
-class RecurrentActing(Acting):
+class RecurrentActing(ActingPolicy):
     """Acts and keeps the states of the LSTMs between steps, and in ``model._last_lstm_states`` between rollouts.
 
     :param kind: evaluates the policy
@@ -235,8 +239,8 @@ class RecurrentActing(Acting):
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
         return self._kind.values(observations, self._with_starts(self._states, dones))
 
-    def _with_starts(self, states: RNNStates, episode_starts: np.ndarray) -> Sequences:
-        return Sequences(states, th.tensor(episode_starts, dtype=th.float32, device=self._kind.policy.device))
+    def _with_starts(self, states: RNNStates, episode_starts: np.ndarray) -> PaddedSequences:
+        return PaddedSequences(states, th.tensor(episode_starts, dtype=th.float32, device=self._kind.policy.device))
 
 
 LSTM_RULES: Mapping[str, Rule] = {
@@ -278,8 +282,8 @@ def _check_lstm(arguments: Mapping[str, object]) -> None:
         )
 
 
-def _sequences(samples: Samples) -> Sequences:
-    assert isinstance(samples.more, Sequences)
+def _sequences(samples: Samples) -> PaddedSequences:
+    assert isinstance(samples.more, PaddedSequences)
     return samples.more
 
 

@@ -263,7 +263,7 @@ def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
     return entries
 
 
-class Module(ModuleType):
+class HyperparametersModule(ModuleType):
     """A module of hyperparameters, as the RL Zoo reads them: ``-conf sb3_ppo_variants.recipes.ppo_clip``."""
 
     @property
@@ -274,4 +274,4 @@ class Module(ModuleType):
 
 for algorithm in ("ppo_clip", *OWN):
     path = f"{__package__}.{algorithm}"
-    sys.modules[path] = Module(path)
+    sys.modules[path] = HyperparametersModule(path)

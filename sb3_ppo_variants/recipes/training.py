@@ -133,7 +133,7 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
     return np.array(returns)
 
 
-def main(env_id: str, description: str | None) -> None:
+def run_example(env_id: str, description: str | None) -> None:
     """Run the command line of an example, described by ``--help``: train, evaluate and print the result."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")

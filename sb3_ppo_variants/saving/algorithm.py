@@ -24,7 +24,7 @@ from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes, Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.parameters import check_parameters
+from sb3_ppo_variants.saving.parameters import check_states
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.reading import check_class, convert, get_plain_forms, limit_networks, read_values
 from sb3_ppo_variants.saving.state import OF_EPISODES, keep_random_state
@@ -195,7 +195,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
             name, parameters = archive.name, archive.states
         names = self._get_torch_save_params()[0] if exact_match else parameters
         owners = {owner: recursive_getattr(self, owner, None) for owner in names}
-        check_parameters(owners, parameters, name, exact_match)
+        check_states(owners, parameters, name, exact_match)
         super().set_parameters(parameters, exact_match, device)
 
 

@@ -28,7 +28,7 @@ EXTRA_STATE = "_extra_state"
 NOT_NEGATIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum")
 
 
-def check_parameters(owners: State, given: State, file: str, exact_match: bool = True) -> None:
+def check_states(owners: State, given: State, file: str, exact_match: bool = True) -> None:
     """Compare the names and shapes in saved states with those of their owners.
 
     :param owners: the networks and optimizers by name

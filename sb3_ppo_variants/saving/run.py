@@ -24,7 +24,7 @@ Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
 
 
-class Run:
+class TrainingRun:
     """The progress of a model's run, which continues across calls of ``learn`` and ``resume``."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class SavedAlgorithm(FileAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> TrainingRun:
         """The state of the run, for checkpoints."""
-        return Run()
+        return TrainingRun()
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "run"]

@@ -1,7 +1,7 @@
 """Updates: gradient descent on the policy objective and the value loss."""
 
 from sb3_ppo_variants.updates.plan import JOINT, Descent, KLAdaptive, NormalizeAdvantage, UpdatePlan, Updates
-from sb3_ppo_variants.updates.run import AllOrNothing, Outcome, run_update, summary
+from sb3_ppo_variants.updates.run import AllOrNothing, UpdateOutcome, run_update, summary
 from sb3_ppo_variants.updates.separate import SeparateUpdates
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "Descent",
     "KLAdaptive",
     "NormalizeAdvantage",
-    "Outcome",
     "SeparateUpdates",
+    "UpdateOutcome",
     "UpdatePlan",
     "Updates",
     "run_update",

@@ -20,7 +20,7 @@ from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value, numb
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ClippedError, Huber, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.objectives.objective import Numbers
+from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes, moments_together
 from sb3_ppo_variants.saving import register_plain
@@ -119,7 +119,9 @@ for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, 
     register_plain(_part.__name__, _part)
 
 
-def rollout_normalizer(advantages: np.ndarray, processes: Processes = ALONE) -> Callable[[Numbers], Numbers]:
+def rollout_normalizer(
+    advantages: np.ndarray, processes: Processes = ALONE
+) -> Callable[[TensorOrArray], TensorOrArray]:
     """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
 
     It uses the mean and the standard deviation of all advantages in the rollout.

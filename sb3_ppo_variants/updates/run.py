@@ -129,7 +129,7 @@ class Update(Protocol):
         """
 
 
-class Outcome(NamedTuple):
+class UpdateOutcome(NamedTuple):
     """The result of an update."""
 
     ended: list[Ended]
@@ -140,7 +140,7 @@ class Outcome(NamedTuple):
     """The mean of KL(old || new) over the rollout; ``None`` if the policy's distribution has no known KL."""
 
 
-def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
+def run_update(update: Update, plan: UpdatePlan, verbose: int) -> UpdateOutcome:
     """Run an update. If it fails, :class:`AllOrNothing` undoes it.
 
     :param verbose: 1 prints a message in rank 0 when a descent ends early
@@ -167,7 +167,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> Outcome:
     if plan.processes.size > 1:
         measured = [each.averaged(plan.processes) for each in measured]
         kl = None if kl is None else plan.processes.mean(kl)
-    return Outcome(each, measured, kl)
+    return UpdateOutcome(each, measured, kl)
 
 
 class AllOrNothing(AbstractContextManager["AllOrNothing"]):
@@ -255,7 +255,7 @@ def _clone(state: Any) -> Any:
     return [*map(_clone, state)] if isinstance(state, list) else deepcopy(state)
 
 
-def check_parameters(policy: ActorCriticPolicy) -> None:
+def check_finite_parameters(policy: ActorCriticPolicy) -> None:
     """Check that all parameters of the policy are finite.
 
     :raises NonFiniteError: if a parameter is not finite, naming it

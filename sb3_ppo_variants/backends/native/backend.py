@@ -47,7 +47,7 @@ def _check_plan(plan: UpdatePlan) -> None:
         remedy = f"to build it, install a C++ compiler and then: {REBUILD}"
         raise ObstacleError(f"the native library was not built ({remedy})")
     policy, parameters = plan.kind.policy, plan.parameters.values()
-    obstacles.check_policy(plan)
+    obstacles.check_written_out(plan)
     if plan.proximal is not None:
         check_proximal(plan)
     obstacles.check_hooks(plan.modules, parameters, plan.optimizers)

@@ -25,7 +25,7 @@ from sb3_ppo_variants.backends.native.library import library, library_in_use
 from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
 from sb3_ppo_variants.backends.views import Context, without_layers
 
-Result = TypeVar("Result")
+Computed = TypeVar("Computed")
 
 # The library computes this many filters, or numbers in a row of a filter, at a time. In the first layer, fewer numbers
 # are enough, because there is no gradient with respect to images.
@@ -294,9 +294,9 @@ def _array(tensor: th.Tensor | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
-def run_in_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+def run_in_parallel(calls: Sequence[Callable[[], Computed]]) -> list[Computed]:
     """Make all calls, in this thread and as many others as PyTorch uses, and return their results."""
-    results: dict[int, Result] = {}
+    results: dict[int, Computed] = {}
     remaining = enumerate(calls)  # Each thread takes the next call, which the GIL lets only one of them do at a time.
 
     def work() -> None:

@@ -57,7 +57,7 @@ OF_TWO_OUTPUTS = {STATE_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA}
 OF_NORMAL_NOISE = {GAUSSIAN, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN}
 FACTORS = {GAUSSIAN, CATEGORICAL, BERNOULLI}
 # Arrays of numbers, with a row for each state.
-Numbers: TypeAlias = np.ndarray | th.Tensor
+Outputs: TypeAlias = np.ndarray | th.Tensor
 
 
 class Drawn(ABC):
@@ -83,7 +83,7 @@ class Drawn(ABC):
         return self.outputs + self.n_stds
 
     @abstractmethod
-    def fields(self) -> dict[str, structures.Value]:
+    def fields(self) -> dict[str, structures.FieldValue]:
         """Return the fields of ``Networks`` that describe the distribution."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Drawn(ABC):
         """
 
     @abstractmethod
-    def parameters(self, outputs: Numbers, std: Numbers | None) -> Parameters:
+    def parameters(self, outputs: Outputs, std: Outputs | None) -> Parameters:
         """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
 
         :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
@@ -126,7 +126,7 @@ class Single(Drawn):
         self.action_size = len(self.parts) if self.takes_integers else int(self.parts.sum())
         self.n_stds = self.outputs if kind in WITH_LOG_STD | {STATE_DEPENDENT} else 0
 
-    def fields(self) -> dict[str, structures.Value]:
+    def fields(self) -> dict[str, structures.FieldValue]:
         return {"distribution": self.kind, "parts": self.parts, "n_parts": len(self.parts)}
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
@@ -137,7 +137,7 @@ class Single(Drawn):
             return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
         return th.rand(shape, dtype=dtype).numpy()
 
-    def parameters(self, outputs: Numbers, std: Numbers | None) -> Parameters:
+    def parameters(self, outputs: Outputs, std: Outputs | None) -> Parameters:
         if self.n_stds:
             return th.as_tensor(outputs), th.as_tensor(std)
         if self.kind in OF_TWO_OUTPUTS:
@@ -178,20 +178,20 @@ class Hybrid(Drawn):
             [structures.Factor(entropy_weight=weight, **each.fields(), **more) for each, weight, more in fields]
         )
 
-    def _fields_of(self, condition: Condition | None) -> dict[str, structures.Value]:
+    def _fields_of(self, condition: Condition | None) -> dict[str, structures.FieldValue]:
         if condition is None:
             return {}
         outcomes = np.zeros(self._factors[condition.choice].outputs, np.uint8)
         outcomes[list(condition.outcomes)] = 1
         return {"choice": condition.choice, "outcomes": outcomes}
 
-    def fields(self) -> dict[str, structures.Value]:
+    def fields(self) -> dict[str, structures.FieldValue]:
         return {"distribution": self.kind, "factors": self._structures, "n_factors": len(self._factors)}
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         return np.concatenate([factor.draw_noise(n_steps, n_envs, dtype) for factor in self._factors], axis=2)
 
-    def parameters(self, outputs: Numbers, std: Numbers | None) -> Parameters:
+    def parameters(self, outputs: Outputs, std: Outputs | None) -> Parameters:
         of_outputs = self._divided(outputs, lambda factor: factor.outputs)
         stds = [None] * len(self._factors) if std is None else self._divided(std, lambda factor: factor.n_stds)
         each = zip(self._factors, of_outputs, stds, strict=True)
@@ -204,7 +204,7 @@ class Hybrid(Drawn):
         divided = self._divided(actions, lambda factor: factor.action_size)
         return all(factor.has(columns.numpy()) for factor, columns in zip(self._factors, divided, strict=True))
 
-    def _divided(self, rows: Numbers, size: Callable[[Single], int]) -> Sequence[th.Tensor]:
+    def _divided(self, rows: Outputs, size: Callable[[Single], int]) -> Sequence[th.Tensor]:
         return th.split(th.as_tensor(rows), [*map(size, self._factors)], dim=1)
 
 

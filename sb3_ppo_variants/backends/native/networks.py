@@ -232,6 +232,6 @@ def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray
     return values
 
 
-def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: structures.Value) -> None:
+def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: structures.FieldValue) -> None:
     """Call the library once with these fields of :class:`~.structures.Acting`; the others are null."""
     library_in_use().acting(dtype, networks, structures.Acting(**fields))()

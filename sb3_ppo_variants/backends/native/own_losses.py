@@ -60,7 +60,7 @@ class OwnObjective:
         self._slopes = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
         self._advantages, self._losses = np.zeros((2, rows), dtype)
 
-    def fields(self, calls: Calls) -> dict[str, structures.Value]:
+    def fields(self, calls: Calls) -> dict[str, structures.FieldValue]:
         """Return the objective as the fields of ``OwnLosses``."""
         return {
             "advantages": self._advantages,
@@ -133,7 +133,7 @@ class OwnValueLoss:
         rows = min(plan.batch_size, len(permutation))
         self._values, self._losses, self._slopes = np.zeros((3, rows), update.dtype)
 
-    def fields(self, calls: Calls) -> dict[str, structures.Value]:
+    def fields(self, calls: Calls) -> dict[str, structures.FieldValue]:
         """Return the value loss as the fields of ``OwnLosses``."""
         return {
             "values": self._values,

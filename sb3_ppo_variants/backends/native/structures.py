@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 # What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
-Value: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
+FieldValue: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
 
 _INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_text(encoding="utf-8"))
 
@@ -51,7 +51,7 @@ class Structure(ctypes.Structure):
     :param named: other fields by name; those without a value are zero or null
     """
 
-    def __init__(self, *values: Value, **named: Value):
+    def __init__(self, *values: FieldValue, **named: FieldValue):
         self._arrays = values, named
         super().__init__(*map(as_field, values), **{name: as_field(value) for name, value in named.items()})
 
@@ -59,7 +59,7 @@ class Structure(ctypes.Structure):
 AnyStructure = TypeVar("AnyStructure", bound=Structure)
 
 
-def as_field(value: Value) -> float | None:
+def as_field(value: FieldValue) -> float | None:
     """Return a value as a field of a structure holds it: of arrays, the address.
 
     :raises ValueError: if an array is not contiguous or not aligned
@@ -147,7 +147,7 @@ class Normalizing(Structure):
 
 
 class Numbers(Structure):
-    """Numbers of any meaning."""
+    """An array whose numbers are checked."""
 
 
 class Convolution(Structure):

@@ -47,7 +47,7 @@ class Division(NamedTuple):
     threads: int = 1
 
 
-def divide(trained: Mapping[str, np.ndarray], networks: Sequence[Set[str]], rows: int) -> Division:
+def divide_work(trained: Mapping[str, np.ndarray], networks: Sequence[Set[str]], rows: int) -> Division:
     """Divide the minibatches of a descent, if they are worth it. Only the number of threads depends on PyTorch's.
 
     :param trained: the parameters that the descent trains, by name
@@ -311,7 +311,7 @@ class NativeDescent:
         self._averages = None if plan.processes.size == 1 else Averages(plan.processes, part.gradient, self._calls)
         addresses = (None, None) if self._averages is None else self._averages.addresses
         networks = update.architecture.trained(descent.of_policy, descent.of_value)
-        division = divide(part.views(part.vector), networks, plan.batch_size)
+        division = divide_work(part.views(part.vector), networks, plan.batch_size)
         pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, *division, **_limits(descent))
         fields: dict[str, Any] = {}
         if not has_term(plan.objective.within):
