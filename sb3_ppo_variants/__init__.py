@@ -90,7 +90,7 @@ _MODULE_OF |= dict.fromkeys(["CnnPolicy", "MlpPolicy", "MultiInputPolicy"], "sta
 
 
 def get_system_info(print_info: bool = True) -> tuple[dict[str, str], str]:
-    """Return the versions that SB3's function of the same name lists (Python, PyTorch, SB3, ...) and this package's.
+    """Get the versions that SB3's function of the same name lists (Python, PyTorch, SB3, ...) and this package's.
 
     :param print_info: whether to print them
     :return: a dict of the versions, with the path of this package, and the same as text

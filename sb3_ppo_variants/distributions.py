@@ -179,7 +179,7 @@ class ActionDistribution(ABC):
 
     @abstractmethod
     def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Return the distribution of actions of this many dimensions."""
+        """Make the distribution of actions of this many dimensions."""
 
     def check(self, space: spaces.Space[object], use_sde: bool, squash_output: bool) -> None:
         """Check that the distribution fits a space and the other arguments of a policy.
@@ -225,7 +225,7 @@ class _WithStd(ActionDistribution):
             refuse("std", self.std, "'parameter', 'state'")
 
     def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Return the distribution of actions of this many dimensions."""
+        """Make the distribution of actions of this many dimensions."""
         return self.made[self.std](action_dim)
 
 
@@ -268,7 +268,7 @@ class Beta(ActionDistribution):
     bounded = True
 
     def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Return the distribution of actions of this many dimensions."""
+        """Make the distribution of actions of this many dimensions."""
         return BetaDistribution(action_dim)
 
 
@@ -280,7 +280,7 @@ NAMES: dict[str, type[ActionDistribution]] = {
 
 
 def distribution_of(distribution: str | ActionDistribution = "gaussian", std: Std | None = None) -> ActionDistribution:
-    """Return the part for the entries ``distribution`` and ``std`` of ``policy_kwargs``.
+    """Make the part for the entries ``distribution`` and ``std`` of ``policy_kwargs``.
 
     :param distribution: one of ``NAMES``, or a part
     :param std: ``"parameter"`` or ``"state"``, for the names of Gaussians

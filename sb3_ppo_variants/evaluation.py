@@ -33,6 +33,6 @@ class WithMasks:
         episode_start: np.ndarray | None = None,
         deterministic: bool = False,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """Return the actions for the current observations of the environments; see the model."""
+        """Predict the actions for the current observations of the environments; see the model."""
         masks = self._env.env_method(METHOD)
         return self._predict(observation, state, episode_start, deterministic, action_masks=masks)

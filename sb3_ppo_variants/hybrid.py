@@ -52,7 +52,7 @@ class Condition:
     outcomes: tuple[int, ...]
 
     def share(self, probs: th.Tensor) -> th.Tensor:
-        """Return the probability of the outcomes.
+        """Compute the probability of the outcomes.
 
         :param probs: the probabilities of all outcomes, shape ``(batch, n)``
         :return: shape ``(batch,)``
@@ -248,7 +248,7 @@ def _parameters(distribution: HybridDistribution) -> Parameters:
 
 
 def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:
-    """Return what a distribution takes, and set it to anything.
+    """Count what a distribution takes, and set the distribution to anything.
 
     :return: the numbers of outputs of the layer (means, or logits), of standard deviations that are parameters of the
         policy, and of tensors that define the distribution
@@ -264,7 +264,7 @@ def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:
 def continuous_parts(
     parts: Sequence[Part], distribution: Named | Mapping[str, Named] | None = None, std: Std | None = None
 ) -> dict[str, ActionDistribution]:
-    """Return how the continuous parts of actions are drawn, by their names.
+    """Find how the continuous parts of actions are drawn, by their names.
 
     :param parts: all parts of the actions
     :param distribution: what :func:`~sb3_ppo_variants.distributions.distribution_of` takes, for all continuous parts,

@@ -112,7 +112,7 @@ class Divergences:
         return self._checked("Jensen-Shannon divergence", self.jensen_shannon_formula(old, new), old)
 
     def between(self, name: str, old: Parameters, new: Parameters) -> object:
-        """Return what an objective may read of two distributions by its name, or ``None`` if there is no such thing."""
+        """Look up what an objective may read of two distributions, or ``None`` if there is no such thing."""
         match name:
             case "kl":
                 return self.kl(old, new)
@@ -190,7 +190,7 @@ def register_built_in(divergences: Divergences) -> None:
 
 
 def divergences_of(distribution: Distribution) -> Divergences:
-    """Return a distribution's own divergences, or what is registered for its class or the nearest of its base classes.
+    """Find a distribution's own divergences, or what is registered for its class or the nearest of its base classes.
 
     :raises MissingKLError: if there is nothing
     """
@@ -205,7 +205,7 @@ def divergences_of(distribution: Distribution) -> Divergences:
 
 
 def known_parameters(distribution: Distribution) -> Parameters | None:
-    """Return the parameters that the KL of a distribution takes, or ``None`` if it has no known KL."""
+    """Read the parameters that the KL of a distribution takes, or ``None`` if it has no known KL."""
     try:
         return divergences_of(distribution).parameters(distribution)
     except MissingKLError:
@@ -221,12 +221,12 @@ def _missing(distribution: Distribution) -> str:
 
 
 def is_built_in(divergences: Divergences) -> bool:
-    """Return whether the formulas come from this package, and not from a user."""
+    """Whether the formulas come from this package, and not from a user."""
     return divergences in _BUILT_IN or divergences.parameters in _MASKED.values()
 
 
 def is_masked(distribution: object) -> bool:
-    """Return whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
+    """Whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
     cls = type(distribution)
     return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
 
@@ -283,7 +283,7 @@ class _Discrete:
         return divergences[:, 0]
 
     def _of_actions(self, of_outcomes: OutcomeFormula, old: Parameters, new: Parameters) -> th.Tensor:
-        """Return the divergence of each action, shape ``(batch, actions)``."""
+        """Compute the divergence of each action, shape ``(batch, actions)``."""
         pairs = zip(self.log_probs(old), self.log_probs(new), strict=True)
         return th.cat([of_outcomes(p, q) for p, q in pairs], dim=1)
 
@@ -323,7 +323,7 @@ def _jensen_shannon_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) 
 
 
 def _read(kind: type[th.distributions.Distribution], *names: str) -> Callable[[Wrapped], Parameters]:
-    """Return a function that reads these attributes of the PyTorch distribution, or of the several, that SB3's wraps.
+    """Make a function that reads these attributes of the PyTorch distribution, or of the several, that SB3's wraps.
 
     :param kind: its class. A subclass of an SB3 distribution may draw its actions from another one
     """

@@ -26,12 +26,12 @@ HybridSpace: TypeAlias = spaces.Dict | spaces.Tuple[Any]
 
 
 def is_hybrid(space: AnySpace) -> TypeGuard[HybridSpace]:
-    """Return whether a space consists of other spaces."""
+    """Whether a space consists of other spaces."""
     return isinstance(space, spaces.Dict | spaces.Tuple)
 
 
 def parts_of(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Return the undivided parts of a space, a dict or a tuple, each with its path. Others consist of themselves."""
+    """Find the undivided parts of a space, a dict or a tuple, each with its path. Others consist of themselves."""
     structure = structure_of(whole)
     if not isinstance(structure, dict | tuple):
         yield path, structure
@@ -41,14 +41,14 @@ def parts_of(whole: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def structure_of(space: AnySpace) -> object:
-    """Return a space as a dict or a tuple of its parts, if it has any, and so on."""
+    """Convert a space to a dict or a tuple of its parts, if it has any, and so on."""
     if isinstance(space, spaces.Dict):
         return {key: structure_of(part) for key, part in space.spaces.items()}
     return tuple(map(structure_of, space.spaces)) if isinstance(space, spaces.Tuple) else space
 
 
 def map_parts(function: Callable[..., Any], *wholes: Any) -> Any:
-    """Return a dict, tuple or single value like ``wholes``, in which a function of their parts is each part.
+    """Apply a function to the parts of dicts, tuples or single values, and arrange the results in the same way.
 
     :param wholes: dicts, tuples or single values of the same structure
     """
@@ -86,7 +86,7 @@ class Part:
         return self.space
 
     def take(self, rows: np.ndarray) -> Actions:
-        """Return the part of each row as an element of the space: scaled to its bounds or clipped, if continuous."""
+        """Take the part of each row as an element of the space: scaled to its bounds or clipped, if continuous."""
         numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
         if isinstance(self.space, spaces.Box):
             if self.bounded:
@@ -107,7 +107,7 @@ class Part:
         return elements if space.shape else [np.asarray(element) for element in elements]
 
     def put(self, elements: Actions) -> np.ndarray:
-        """Return elements of the space as rows of numbers, the inverse of :meth:`take`."""
+        """Convert elements of the space to rows of numbers, the inverse of :meth:`take`."""
         numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
         if self.bounded and isinstance(self.space, spaces.Box):
             low, high = _bounds(self.space)
@@ -123,7 +123,7 @@ def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def size_of(space: AnySpace) -> int:
-    """Return the number of numbers in an element of an undivided space."""
+    """Count the numbers in an element of an undivided space."""
     return int(np.prod(space.shape or ()))
 
 
@@ -196,5 +196,5 @@ class HybridLayout(Layout):
 
 
 def layout_of(space: AnySpace) -> Layout:
-    """Return the layout of the actions of a space."""
+    """Make the layout of the actions of a space."""
     return HybridLayout(space) if is_hybrid(space) else Layout(space)

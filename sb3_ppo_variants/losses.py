@@ -77,7 +77,7 @@ def ratio_deviation(log_ratio: th.Tensor) -> th.Tensor:
 
 
 def clip_fraction(ratio: th.Tensor, clip_range: float) -> th.Tensor:
-    """Return the share of samples with ``|r - 1| > eps``, in [0, 1]."""
+    """Compute the share of samples with ``|r - 1| > eps``, in [0, 1]."""
     return th.mean((th.abs(ratio - 1) > clip_range).float())
 
 

@@ -57,11 +57,11 @@ class Processes:
         """
 
     def gather(self, tensor: th.Tensor) -> th.Tensor:
-        """Return the tensors of all processes, stacked in the order of their ranks."""
+        """Gather the tensors of all processes, stacked in the order of their ranks."""
         return tensor[None]
 
     def exchange(self, what: str, content: Content) -> list[Content]:
-        """Return the contents that all processes pass, in the order of their ranks.
+        """Exchange the contents that all processes pass, in the order of their ranks.
 
         :param what: what this process is doing, such as "writes a checkpoint"; must be the same in all processes
         """
@@ -71,7 +71,7 @@ class Processes:
         """Leave the group because of an error, and tell the other processes about it."""
 
     def mean(self, value: float) -> float:
-        """Return the mean of a number over the processes."""
+        """Compute the mean of a number over the processes."""
         if self.size == 1:
             return value
         number = th.tensor([value], dtype=th.float64)
@@ -254,7 +254,7 @@ def _destroy() -> None:
 
 
 def current(data_parallel: bool | Literal["auto"]) -> Processes:
-    """Return the processes that train together.
+    """Find the processes that train together.
 
     :param data_parallel: ``"auto"`` uses the process group if one is initialised; True requires a group, and
         initialises it if torchrun started this process; False trains alone
@@ -351,13 +351,13 @@ def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor
 
 
 def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """Return the mean of the advantages of all processes, and the divisor: their standard deviation plus an epsilon."""
+    """Compute the mean of the advantages of all processes, and their standard deviation plus an epsilon, the divisor."""
     mean, variance = mean_and_variance(advantages, processes)
     return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
 
 
 def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """Return the mean and the variance of the numbers of all processes, each of which has the same number of them."""
+    """Compute the mean and the variance of the numbers of all processes, each of which has the same number of them."""
     variance, mean = th.var_mean(numbers.double(), correction=0)
     variances, means = processes.gather(th.stack([variance, mean])).unbind(dim=1)
     together = means.mean()
@@ -365,7 +365,7 @@ def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, 
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
-    """Return SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
+    """Compute SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
     expected = th.from_numpy(returns).double()
     _, unexplained = mean_and_variance(expected - th.from_numpy(values), processes)
     _, variance = mean_and_variance(expected, processes)
@@ -417,13 +417,13 @@ class Statistics:
 
 
 def find_normalizations(env: VecEnv | None) -> list[VecNormalize]:
-    """Return the ``VecNormalize`` wrappers of an environment, from the outside in."""
+    """Find the ``VecNormalize`` wrappers of an environment, from the outside in."""
     inner = find_normalizations(env.venv) if isinstance(env, VecEnvWrapper) else []
     return [env, *inner] if isinstance(env, VecNormalize) else inner
 
 
 def name_wrapper(index: int) -> str:
-    """Return the name of a ``VecNormalize`` wrapper in messages, by its index from the outside."""
+    """Name a ``VecNormalize`` wrapper for messages, by its index from the outside."""
     return "VecNormalize" if index == 0 else f"VecNormalize number {index + 1}"
 
 
@@ -446,7 +446,7 @@ def _is_same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
 
 
 def _has_grown(each: Sequence[RunningMeanStd], before: RunningMeanStd) -> bool:
-    """Return whether there is new data. A smaller count than before belongs to other data."""
+    """Whether there is new data. A smaller count than before belongs to other data."""
     return min(one.count for one in each) >= before.count < max(one.count for one in each)
 
 

@@ -82,7 +82,7 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
         return self._observation(), -float(cost), bool(self._done.all()), False, {}
 
     def action_masks(self) -> np.ndarray:
-        """Return which jobs are not done yet, shape ``(n_jobs,)``."""
+        """Which jobs are not done yet, shape ``(n_jobs,)``."""
         return ~self._done
 
     def _observation(self) -> np.ndarray:
@@ -131,7 +131,7 @@ class LowOrHigh(gym.Env[np.ndarray, np.int64]):
         return np.zeros(1, np.float32), reward, ends, False, {}
 
     def action_masks(self) -> np.ndarray:
-        """Return which actions are allowed in this step, shape ``(n_actions,)``."""
+        """Which actions are allowed in this step, shape ``(n_actions,)``."""
         return self._mask
 
     def _draw_mask(self) -> None:
@@ -207,7 +207,7 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
         return bool(np.linalg.norm(self._to_ball) <= REACH)
 
     def _read(self, action: Any) -> tuple[int, np.ndarray]:
-        """Return the choice of an action, and its argument."""
+        """Read the choice of an action, and its argument."""
         if self._lengths is None:
             return action["choice"], action["move" if action["choice"] == MOVE else "kick"]
         choice, *bins = action if np.ndim(action) else np.unravel_index(action, self._bins)

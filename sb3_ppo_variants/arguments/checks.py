@@ -184,7 +184,7 @@ def check_names(
 
 
 def declared(cls: type) -> set[str]:
-    """Return the names of the arguments of a class, with those of its bases where it passes on ``**kwargs``."""
+    """List the names of the arguments of a class, with those of its bases where it passes on ``**kwargs``."""
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -269,7 +269,7 @@ def choose_device(
     policy_kwargs: Mapping[str, object] | None,
     verbose: int = 0,
 ) -> th.device:
-    """Return the device to train a policy on.
+    """Choose the device to train a policy on.
 
     :param device: the requested device. ``"auto"`` selects the CPU for an ``MlpPolicy``, masked or not, with the
         default features extractor, because a GPU trains such small networks more slowly. For other policies it selects

@@ -62,7 +62,7 @@ def _run(prog: str, description: str | None, commands: Mapping[str, Command], ar
 
 
 def whole_number(text: str) -> int:
-    """Return the whole number that a text stands for, however it is written: ``100000``, ``100_000`` or ``1e5``.
+    """Read the whole number that a text stands for, however it is written: ``100000``, ``100_000`` or ``1e5``.
 
     It is a ``type`` for options.
 
@@ -80,7 +80,7 @@ def whole_number(text: str) -> int:
 def read_call(
     text: str, read_argument: Callable[[ast.expr], object] = ast.literal_eval
 ) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name, the arguments and the keyword arguments of a call such as ``SPO(0.2)``, or of a name alone.
+    """Read the name, the arguments and the keyword arguments of a call such as ``SPO(0.2)``, or of a name alone.
 
     :param read_argument: reads an argument; by default, it must be a literal
     :raises ValueError: (or ``SyntaxError``) if the text has another form

@@ -64,7 +64,7 @@ class Rule:
 
 
 def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
-    """Return a rule for real numbers, except bool, that the predicate accepts (no comparison accepts NaN)."""
+    """Make a rule for real numbers, except bool, that the predicate accepts (no comparison accepts NaN)."""
 
     def accepts_number(value: object) -> bool:
         with suppress(OverflowError):  # An integer may be too large for a float.
@@ -75,7 +75,7 @@ def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
 
 
 def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
-    """Return a rule for integers, except bool, that the predicate accepts."""
+    """Make a rule for integers, except bool, that the predicate accepts."""
     return Rule(
         allowed,
         lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value)),
@@ -83,7 +83,7 @@ def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
 
 
 def instance(allowed: str, *types: type) -> Rule:
-    """Return a rule for instances of one of the types."""
+    """Make a rule for instances of one of the types."""
     return Rule(allowed, lambda value: isinstance(value, types))
 
 
@@ -328,14 +328,14 @@ def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> N
 
 
 def as_schedule(value: float | Schedule) -> FloatSchedule:
-    """Return a number or a schedule as SB3's class, which itself takes no number of NumPy but ``float64``."""
+    """Convert a number or a schedule to SB3's class, which itself takes no number of NumPy but ``float64``."""
     return FloatSchedule(value if callable(value) else float(value))
 
 
 def current_value(
     name: str, schedule: float | Schedule, progress_remaining: float, values: Rule = NON_NEGATIVE
 ) -> float:
-    """Return the value of a schedule in the current update.
+    """Evaluate a schedule in the current update.
 
     The last rollout may take more steps than requested. SB3's remaining progress is then negative, where a schedule may
     be negative or undefined. The value at 0, where the schedule should have ended, is then used instead.
@@ -360,7 +360,7 @@ def current_value(
 
 
 def given_in(local: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a constructor by name, from the ``locals()`` at its beginning."""
+    """Pick out the arguments of a constructor by name, from the ``locals()`` at its beginning."""
     return {name: value for name, value in local.items() if name not in ("self", "__class__")}
 
 

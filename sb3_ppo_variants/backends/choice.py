@@ -30,7 +30,7 @@ class Backend(Protocol):
     """What the backend does, as a clause such as ``"PyTorch computes everything"``."""
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        """Return the first reason why this backend cannot run a plan, as a clause that completes "because ...".
+        """Find the first reason why this backend cannot run a plan, as a clause that completes "because ...".
 
         :return: ``None`` if the backend can compute the rollouts and updates of the plan
         """
@@ -42,7 +42,7 @@ class Backend(Protocol):
         """
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        """Return the actor of a rollout.
+        """Begin a rollout.
 
         :param buffer: the buffer to fill
         :param n_steps: length of the rollout
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 
 def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
-    """Return the fastest backend that can compute the rollouts and updates of a plan.
+    """Choose the fastest backend that can compute the rollouts and updates of a plan.
 
     :param fast: the model's argument: ``False`` selects the reference backend, ``True`` requires another one
     :raises ArgumentError: if ``fast=True`` is not possible; the message says why

@@ -63,7 +63,7 @@ KEPT, LARGEST = 2**30, 2**25
 
 @cache
 def _glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process if it is glibc, else ``None``."""
+    """Open the C library of this process, or return ``None`` if it is not glibc."""
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 

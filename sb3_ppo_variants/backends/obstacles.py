@@ -67,7 +67,7 @@ class ObstacleError(ValueError):
 
 
 def find_obstacle(check: Callable[..., None], *arguments: object) -> str | None:
-    """Return the reason with which a check of these arguments fails, or ``None`` if it does not."""
+    """Find the reason with which a check of these arguments fails, or ``None`` if it does not."""
     try:
         check(*arguments)
     except (ObstacleError, MissingKLError) as reason:

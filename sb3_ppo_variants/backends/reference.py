@@ -28,7 +28,7 @@ from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_finite
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
-    """Return the divergences and the current parameters of the policy's distributions, in evaluation mode.
+    """Compute the divergences and the current parameters of the policy's distributions, in evaluation mode.
 
     Rollouts use this mode too.
 
@@ -151,15 +151,15 @@ class TorchUpdate:
         return Columns(self._plan.buffer, self._old if self._plan.objective.needs_kl else None)
 
     def shuffled(self) -> Iterator[Samples]:
-        """Return the minibatches of one epoch, as the buffer draws them."""
+        """Draw the minibatches of one epoch from the buffer."""
         return map(self._plan.kind.samples, self._plan.buffer.get(self._plan.batch_size))
 
     def distributions(self) -> Iterator[Distribution]:
-        """Return the policy's distributions in all states of the rollout, in row order and in chunks."""
+        """Compute the policy's distributions in all states of the rollout, in row order and in chunks."""
         return self._plan.kind.distributions(self._plan.buffer)
 
     def _old_parameters(self) -> Parameters | None:
-        """Return the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
+        """Find the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
         buffer = self._plan.buffer
         old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
         if old is None:  # Another loop collected the rollout, or the KL is not known.
@@ -242,7 +242,7 @@ class TorchUpdate:
         return policy_loss + plan.ent_coef * entropy_loss
 
     def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> object:
-        """Return what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
+        """Look up what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob
         if name == "old_log_prob":
@@ -256,7 +256,7 @@ class TorchUpdate:
         return self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
 
     def _read_distributions(self, samples: Samples, name: str) -> Any:
-        """Return what an objective reads of the old and the new distributions.
+        """Read what an objective reads of the old and the new distributions.
 
         :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
         """

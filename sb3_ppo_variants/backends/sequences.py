@@ -69,14 +69,14 @@ def _check_plan(plan: UpdatePlan) -> None:
 
 
 def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Return a view of a policy that computes single steps with PyTorch's cells, much cheaper than an LSTM call."""
+    """Make a view of a policy that computes single steps with PyTorch's cells, much cheaper than an LSTM call."""
     view: Any = make_view(policy)
     view._process_sequence = StepsByCells(view._process_sequence)
     return cast(ActorCriticPolicy, view)
 
 
 def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Return a view of a policy with the distribution of SB3 that sb3-contrib's masked one extends, if it has one.
+    """Make a view of a policy with the distribution of SB3 that sb3-contrib's masked one extends, if it has one.
 
     This package's policy masks the logits before. sb3-contrib's distribution would then only normalise them twice.
     """

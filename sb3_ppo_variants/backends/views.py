@@ -17,7 +17,7 @@ SMALLEST = 2**16
 
 
 def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
-    """Return a shallow copy of a module with some of its children replaced.
+    """Make a shallow copy of a module with some of its children replaced.
 
     It shares all parameters and all other children with the module, under the same names. Attributes of the view can
     be changed freely. Changing those of the module for a while instead would leave it changed if an interrupt hit at
@@ -29,14 +29,14 @@ def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
 
 
 def without_scaling(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Return a view of a policy that does not scale images."""
+    """Make a view of a policy that does not scale images."""
     view = make_view(policy)
     view.normalize_images = False
     return view
 
 
 def without_layers(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPolicy:
-    """Return a view of a policy that takes the output of the first modules of its ``NatureCNN`` as observations."""
+    """Make a view of a policy that takes the output of the first modules of its ``NatureCNN`` as observations."""
     cnn = cast(nn.Sequential, policy.features_extractor.cnn)
     rest = make_view(cnn)
     rest.forward = cnn[n_modules:].forward  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ def has_onednn() -> bool:
 
 
 def _view_with_onednn(module: nn.Module, views: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Return the view of a module; ``views`` has those of the modules that were seen before."""
+    """Make the view of a module; ``views`` has those of the modules that were seen before."""
     if module not in views:
         children = {name: child for name, child in module._modules.items() if child is not None}
         changed = {
@@ -110,6 +110,6 @@ class Product(th.autograd.Function):
 
 
 def _multiply(a: th.Tensor, b: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
-    """Return ``a`` times the transpose of ``b``, plus a bias."""
+    """Compute ``a`` times the transpose of ``b``, plus a bias."""
     product: th.Tensor = th.ops.mkldnn._linear_pointwise(a, b, bias, "none", [], "")
     return product

@@ -181,7 +181,7 @@ class PPOBase(SavedAlgorithm):
 
     @abstractmethod
     def _objective(self) -> Objective:
-        """Return the policy objective with the coefficients of the current update."""
+        """Make the policy objective with the coefficients of the current update."""
 
     def _keep_objective(self, used: Objective, kl: float | None) -> None:
         """Keep the state that the objective has after an update, if it has one.
@@ -221,7 +221,7 @@ class PPOBase(SavedAlgorithm):
         return self._objective().stop if self.stop is None else self.stop
 
     def _value_loss(self) -> ValueLoss:
-        """Return the value loss of the current update."""
+        """Choose the value loss of the current update."""
         if self.clip_range_vf is None:
             return SquaredError() if self.value_loss is None else self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
@@ -262,7 +262,7 @@ class PPOBase(SavedAlgorithm):
             self._division = divide(self.updates, self._division)
 
     def current_argument(self, name: str) -> float:
-        """Return the value that an argument, a number or a schedule, has in the current update.
+        """Evaluate an argument, a number or a schedule, in the current update.
 
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
@@ -271,7 +271,7 @@ class PPOBase(SavedAlgorithm):
         return current_value(name, getattr(self, name), self._current_progress_remaining, values or NON_NEGATIVE)
 
     def _settings(self, *progress_remaining: float) -> dict[str, str]:
-        """Return everything that an update depends on, and that must be the same in all processes, by name.
+        """List everything that an update depends on, and that must be the same in all processes, by name.
 
         :param progress_remaining: where to compare schedules
         """
@@ -333,7 +333,7 @@ class PPOBase(SavedAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
     def _values(self, plan: UpdatePlan, outcome: UpdateOutcome) -> dict[str, float]:
-        """Return the values that are logged after an update."""
+        """Collect the values that are logged after an update."""
         each = zip(plan.descents, outcome.ended, strict=True)
         descents = [replace(descent, learning_rate=ended.learning_rate) for descent, ended in each]
         values = plan.coefficients() | summary(outcome.measured)
@@ -402,7 +402,7 @@ class PPOBase(SavedAlgorithm):
             )
 
     def get_env(self) -> VecEnv | None:
-        """Return the environment that the model was given, even while a stand-in replaces it during training."""
+        """Get the environment that the model was given, even while a stand-in replaces it during training."""
         return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
@@ -421,7 +421,7 @@ class PPOBase(SavedAlgorithm):
         deterministic: bool = False,
         action_masks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """Return the policy's actions for observations; see SB3.
+        """Choose actions with the policy for observations; see SB3.
 
         :param observation: one observation, or one per environment
         :param state: the last states of the LSTM, for a policy that has one

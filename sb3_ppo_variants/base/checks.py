@@ -187,7 +187,7 @@ class _ProgressBar(ProgressBarCallback):
 
 
 def _suspects(callback: BaseCallback) -> list[str]:
-    """Return the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
+    """List the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
     if isinstance(callback, ConvertCallback):
         return [getattr(callback.callback, "__name__", repr(callback.callback))]
     inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]

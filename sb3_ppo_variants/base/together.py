@@ -127,7 +127,7 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int)
 
 
 def _description(model: SavedAlgorithm, total_timesteps: int) -> dict[str, str]:
-    """Return what must be the same in all processes when they begin, except settings, by name."""
+    """List what must be the same in all processes when they begin, except settings, by name."""
     versions = {name: import_module(name).__version__ for name in PACKAGES}
     others = {
         "algorithm": type(model).__name__,
@@ -158,7 +158,7 @@ def _set_apart(model: SavedAlgorithm) -> None:
 
 
 def _seeds(model: SavedAlgorithm) -> list[int]:
-    """Return the seeds of the environments, as far as they are known."""
+    """Find the seeds of the environments, as far as they are known."""
     assert model.env is not None
     pending = capabilities.pending_seeds(model.env)
     if pending or model.seed is None or model._last_obs is not None:
@@ -196,7 +196,7 @@ def check_same(model: SavedAlgorithm) -> None:
 
 @th.no_grad()
 def checksum(parameters: Iterable[th.Tensor]) -> th.Tensor:
-    """Return a checksum of the bits of all parameters, shape ``()``."""
+    """Compute a checksum of the bits of all parameters, shape ``()``."""
     # A plain sum would not change if the same number is added to x and -x.
     bits = [parameter.flatten().view(th.int32).long().square().sum() for parameter in parameters]
     return th.stack(bits).cpu().sum()
@@ -213,7 +213,7 @@ def failing(processes: Processes) -> Iterator[None]:
 
 
 def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
-    """Return the callbacks that a process runs: on ranks other than 0, none of those that evaluate or save.
+    """Select the callbacks that a process runs: on ranks other than 0, none of those that evaluate or save.
 
     This searches a list of callbacks, but not callbacks within other callbacks.
     """
@@ -329,7 +329,7 @@ class Watched:
         BaseAlgorithm._update_info_buffer(self._new, *self._latest)
 
     def episodes(self, going: bool) -> list[list[Any]]:
-        """Return the results of the episodes that have ended.
+        """Collect the results of the episodes that have ended.
 
         :param going: False if a callback has stopped the rollout, in which case SB3 ignores the last step
         """

@@ -102,7 +102,7 @@ SPECIAL = {
 
 
 def make_appendix(out: Path, compared: Sequence[Comparison], baseline: str | None) -> dict[Path, str]:
-    """Return ``appendix.tex``, its references and ``findings.json``, and draw the figures.
+    """Write ``appendix.tex``, its references and ``findings.json``, and draw the figures.
 
     :param out: folder of these files
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO
@@ -116,7 +116,7 @@ def make_appendix(out: Path, compared: Sequence[Comparison], baseline: str | Non
 
 
 def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
-    """Return the part on a comparison as LaTeX, and draw its figures into a folder."""
+    """Write the part on a comparison as LaTeX, and draw its figures into a folder."""
     title = escape_latex(f"{comparison.title} ({comparison.name})")
     blocks = [f"\\section{{{title}}}", "\\subsection{Methods}", _methods(comparison), "\\subsection{Results}"]
     if comparison.arrays:
@@ -131,7 +131,7 @@ def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
 
 
 def _methods(comparison: Comparison) -> str:
-    """Return a paragraph about the runs and the statistics, with citations."""
+    """Write a paragraph about the runs and the statistics, with citations."""
     frame = comparison.table
     seeds = frame.groupby("label")["seed"].nunique()
     versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
@@ -148,7 +148,7 @@ def _methods(comparison: Comparison) -> str:
 
 
 def _means(comparison: Comparison, baseline: str) -> list[str]:
-    """Return the tables about means over environments."""
+    """Make the tables about means over environments."""
     rows = [(each.label, each.seeds, each.value, each.ranks, ", ".join(each.better)) for each in comparison.ranking]
     means = pd.DataFrame(rows, columns=["setting", "seeds", "mean", "rank", "better than"])
     blocks = [tabular(means, MEANS)]
@@ -162,7 +162,7 @@ def _means(comparison: Comparison, baseline: str) -> list[str]:
 
 
 def _power(comparison: Comparison) -> dict[int, float]:
-    """Return the smallest difference that each number of seeds can tell, without those that can tell none."""
+    """Compute the smallest difference that each number of seeds can tell, without those that can tell none."""
     arrays = comparison.arrays
     found = {seeds: statistics.detectable_difference(arrays, seeds) for seeds in SEEDS} if arrays else {}
     return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
@@ -195,7 +195,7 @@ def _draw_curves(comparison: Comparison, file: Path) -> None:
 
 
 def collect_findings(comparison: Comparison) -> Values:
-    """Return the scores and what the tests say about them, as JSON-serialisable values."""
+    """Collect the scores and what the tests say about them, as JSON-serialisable values."""
     frame, arrays = comparison.table, comparison.arrays
     settings = {
         each.label: {
@@ -230,18 +230,18 @@ def collect_findings(comparison: Comparison) -> Values:
 
 
 def spread(estimate: Estimate) -> Values:
-    """Return an estimate for JSON, which has no NaN."""
+    """Convert an estimate for JSON, which has no NaN."""
     ends = {"low": estimate.low, "high": estimate.high} if estimate.is_certain else {"low": None, "high": None}
     return {"value": estimate.value, **ends}
 
 
 def escape_latex(text: str) -> str:
-    """Return text as LaTeX that shows it unchanged."""
+    """Escape text, so that LaTeX shows it unchanged."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 
 def tabular(frame: pd.DataFrame, caption: str) -> str:
-    """Return a table with booktabs's rules, which is made smaller if it is wider than the page.
+    """Make a table with booktabs's rules, which is made smaller if it is wider than the page.
 
     :param caption: LaTeX, in which everything special is escaped
     """

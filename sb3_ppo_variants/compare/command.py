@@ -191,7 +191,7 @@ class TimeLeft:
             self._known.append((run.label, run.env, seconds / run.timesteps))
 
     def seconds(self, steps: Mapping[str, int]) -> float | None:
-        """Return the seconds to the end, or ``None`` before any run has finished.
+        """Estimate the seconds to the end, or ``None`` before any run has finished.
 
         The rest is as fast as if it were spread evenly over the jobs, or takes as long as its longest run.
 
@@ -205,7 +205,7 @@ class TimeLeft:
         return max(sum(rest) / self._jobs, max(rest, default=0.0))
 
     def _seconds_per_step(self, run: Run) -> float:
-        """Return the mean over the runs of the setting in the environment; if there are none, over more of them."""
+        """Take the mean over the runs of the setting in the environment; if there are none, over more of them."""
         same_env = [known for known in self._known if known[1] == run.env]
         alike = [known for known in same_env if known[0] == run.label] or same_env or self._known
         return sum(seconds for *_, seconds in alike) / len(alike)

@@ -96,7 +96,7 @@ class RunState(Episodes):
             temporary.replace(self._file)
 
     def seconds(self) -> tuple[float, float]:
-        """Return the wall-clock and CPU seconds of the training so far."""
+        """Measure the wall-clock and CPU seconds of the training so far."""
         clock, processor = self._begun
         return round(time.perf_counter() - clock, 2), round(time.process_time() - processor, 2)
 
@@ -115,7 +115,7 @@ class RunState(Episodes):
     _on_training_end = _on_rollout_start
 
     def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
-        """Return the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
+        """Compute the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
         frame = pd.DataFrame(self._logged, columns=["step", *LOGGED], dtype=float)
         spans = np.ceil(frame.pop("step") * number / timesteps).clip(1, number)
         means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
@@ -219,7 +219,7 @@ def perform(
 
 
 def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
-    """Return the record of a run with its result and the wall-clock and CPU seconds it took."""
+    """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
     described["versions"] |= installed_versions()
@@ -229,7 +229,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
 
 
 def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
-    """Return the number of steps that were made, and what computed them."""
+    """Train, and return the number of steps that were made, and what computed them."""
     model = build(made, run.seed)
     env = model.get_env()
     assert env is not None
@@ -249,7 +249,7 @@ def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tr
 
 
 def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:
-    """Return the number of steps that were made, and what computed them."""
+    """Act, and return the number of steps that were made, and what computed them."""
     env = made.make_env(seed=run.seed)
     # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
     as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
@@ -283,7 +283,7 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
 
 
 def _measure(episodes: Episodes, steps: int) -> Result:
-    """Return the part of the record about the episodes, whose returns and their sums must be finite."""
+    """Make the part of the record about the episodes, whose returns and their sums must be finite."""
     for number, (value, end) in enumerate(zip(episodes.returns, episodes.ends, strict=True)):
         if not math.isfinite(value):
             raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
@@ -345,7 +345,7 @@ def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
 
 @cache
 def processor() -> str:
-    """Return the model of the processor, as far as the system tells it."""
+    """Find the model of the processor, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -356,7 +356,7 @@ def processor() -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of those of ``PACKAGES`` that are installed."""
+    """Find the versions of those of ``PACKAGES`` that are installed."""
     found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -366,12 +366,12 @@ def installed_versions() -> dict[str, str]:
 
 @cache
 def packaged_modules() -> set[str]:
-    """Return the first names of the modules that Python, this package and the installed ones contain."""
+    """List the first names of the modules that Python, this package and the installed ones contain."""
     return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
 
 
 def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "") -> dict[str, str]:
-    """Return a digest of each imported module that a run names and that no installed package contains."""
+    """Hash each imported module that a run names and that no installed package contains."""
     named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
     entry = gym.registry[env].entry_point if env in gym.registry else None
     texts = (algorithm, objective, entry if isinstance(entry, str) else "")
@@ -383,7 +383,7 @@ def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "
 
 @cache
 def commit() -> str | None:
-    """Return the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
+    """Find the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
     git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     try:
         git(["git", "ls-files", "--error-unmatch", Path(__file__).name])  # Fails in another project's repository.

@@ -59,11 +59,11 @@ class Preset:
         return of_paper if alone else [*of_paper, f"{BASELINE}:protocol=sb3"]
 
     def labels(self, protocol: str | None) -> set[str]:
-        """Return the labels of all settings under a protocol."""
+        """List the labels of all settings under a protocol."""
         return {read_setting(text).label for text in self.cut("all", protocol)}
 
     def planned(self, records: Iterable[Record], protocol: str | None) -> list[Record]:
-        """Return the records of the runs that the preset has under a protocol, without those of other options."""
+        """Select the records of the runs that the preset has under a protocol, without those of other options."""
         labels = self.labels(protocol)
         return [r for r in records if r["label"] in labels and r["env"] in self.envs and r["seed"] < self.seeds]
 
@@ -182,7 +182,7 @@ class Run:
         return f"{short}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
-        """Return the recipe of the run.
+        """Make the recipe of the run.
 
         :param fast_envs: whether it creates the fastest environments, which give the same results
         """

@@ -71,12 +71,12 @@ HELP = "Click a name to hide its line, double-click it to see it alone, drag to 
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Return the colour and the line style of each setting."""
+    """Choose the colour and the line style of each setting."""
     return dict(zip(labels, zip(cycle(COLORS), cycle(LINES), strict=True), strict=False))
 
 
 def escape_label(label: str) -> str:
-    """Return the text with which Matplotlib shows a label unchanged."""
+    """Escape a label, so that Matplotlib shows it unchanged."""
     # Text between dollars would be a formula, and a line whose label begins with an underscore has no legend.
     text = label.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
@@ -193,7 +193,7 @@ def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
 
 
 def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Estimate, np.ndarray] | None:
-    """Return the steps, the mean curve and the seeds' curves in an environment, where every run has an episode.
+    """Compute the steps, the mean curve and the seeds' curves in an environment, where every run has an episode.
 
     Runs that were recorded elsewhere may differ in length. Then the mean is over those that are not over yet.
     """
@@ -272,7 +272,7 @@ def draw_efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[s
 
 
 def list_quantities(comparison: Comparison) -> list[str]:
-    """Return which of ``QUANTITIES`` the updates logged: none in records of earlier versions."""
+    """List which of ``QUANTITIES`` the updates logged: none in records of earlier versions."""
     logged = {name for record in comparison.records for name in record.get("training", {})}
     return [name for name in QUANTITIES if name in logged]
 
@@ -300,7 +300,7 @@ def draw_training(comparison: Comparison, file: Path) -> None:
 
 
 def page(comparisons: Iterable[Comparison]) -> str:
-    """Return an HTML page with all learning curves and plotly's code, so that it needs no network."""
+    """Make an HTML page with all learning curves and plotly's code, so that it needs no network."""
     parts = []
     for comparison in comparisons:
         if comparison.envs:
@@ -313,13 +313,13 @@ def page(comparisons: Iterable[Comparison]) -> str:
 
 
 def document(title: str, style: str, body: str) -> str:
-    """Return an HTML page that fits the width of any screen."""
+    """Make an HTML page that fits the width of any screen."""
     head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
     return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
 
 
 def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
-    """Return the learning curves in an environment, with buttons that choose what they are drawn over."""
+    """Draw the learning curves in an environment, with buttons that choose what they are drawn over."""
     figure = go.Figure()
     minutes: list[list[float]] = []
     for label, (color, line) in looks(comparison.labels).items():

@@ -218,7 +218,7 @@ def pack(records: Iterable[Record], file: Path) -> None:
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
-    """Return the learning curve of a run: the mean return of its last episodes at the end of each span.
+    """Compute the learning curve of a run: the mean return of its last episodes at the end of each span.
 
     The last point is the score. A point is ``None`` if no episode has ended yet. ``ends`` must be ascending.
     """
@@ -228,7 +228,7 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
 
 
 def is_spanned(record: Record) -> bool:
-    """Return whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
+    """Whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
     return not (record.get("episodes") or record.get("trailing"))
 
 
@@ -260,7 +260,7 @@ def to_plain(name: str, value: object) -> object:
 
 
 def digest(value: object) -> str:
-    """Return a short hash of a JSON-serialisable value, which is the same in every process."""
+    """Hash a JSON-serialisable value. The result is short, and is the same in every process."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -129,7 +129,7 @@ def write(
 
 
 def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
-    """Return the report in Markdown and the table of scores as CSV, and draw the pictures."""
+    """Make the report in Markdown and the table of scores as CSV, and draw the pictures."""
     blocks, frames = ["# Comparison"], []
     if running := _count_running(out):
         now = "1 run is being made now, and is" if running == 1 else f"{running} runs are being made now, and are"
@@ -152,7 +152,7 @@ def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, ba
 
 
 def read_states(folder: Path) -> dict[str, Values]:
-    """Return what the runs in progress last wrote about themselves, by the name of the run."""
+    """Read what the runs in progress last wrote about themselves, by the name of the run."""
     states = {}
     for file in sorted(folder.glob("*.json")):
         # The file is removed when its run ends.
@@ -162,7 +162,7 @@ def read_states(folder: Path) -> dict[str, Values]:
 
 
 def _count_running(out: Path) -> int:
-    """Return the number of runs in progress. Files that a killed command left over do not count."""
+    """Count the runs in progress. Files that a killed command left over do not count."""
     if not (out / LOCK).exists():
         return 0
     try:
@@ -185,7 +185,7 @@ class Section:
     baseline: str | None
 
     def blocks(self) -> list[str]:
-        """Return the section, and draw its pictures."""
+        """Write the section, and draw its pictures."""
         comparison = self.comparison
         title = f"## {comparison.title} ({comparison.name})"
         summary = [tables.summarize(comparison.own), *tables.mention_added(comparison)]
@@ -201,7 +201,7 @@ class Section:
         return image(text, self.pictures / f"{self.comparison.name}-{name}.png", draw, *arguments)
 
     def _overview(self) -> list[str]:
-        """Return what a reader should see first: the verdict, and a table with scores, speed and KL."""
+        """Show what a reader should see first: the verdict, and a table with scores, speed and KL."""
         comparison, table = self.comparison, tables.overview(self.comparison)
         if not comparison.arrays:
             return [table, OVERVIEW]
@@ -222,7 +222,7 @@ class Section:
         return [*blocks, *self._against(), *self._paper(), *self._pictures()] if comparison.arrays else blocks
 
     def _against(self) -> list[str]:
-        """Return a table that compares the other settings with one, if there are any."""
+        """Compare the other settings with one, if there are any."""
         baseline = self.baseline or self.comparison.baseline
         compared = tables.against(self.comparison, baseline)
         if len(compared):
@@ -233,7 +233,7 @@ class Section:
         return []
 
     def _paper(self) -> list[str]:
-        """Return the comparison with the paper, which is empty if this is neither its Table 1 nor its Figure 3."""
+        """Write the comparison with the paper, which is empty if this is neither its Table 1 nor its Figure 3."""
         comparison = self.comparison
         if comparison.applied["preset"] == "paper-figure3" and (found := tables.compare_with_figure(comparison)):
             drawn = self._draw(
@@ -265,7 +265,7 @@ class Section:
         return [means, AGGREGATES, profiles, "#### Sample efficiency", EFFICIENCY, curve]
 
     def _human(self) -> list[str]:
-        """Return the section on human-normalised scores, which is empty if there are no Atari games."""
+        """Write the section on human-normalised scores, which is empty if there are no Atari games."""
         games = scores.normalise_by_humans(self.comparison.table)
         if games.empty:
             return []
@@ -297,7 +297,7 @@ class Section:
         return ["### Training", TRAINING, drawn]
 
     def _hyperparameters(self) -> list[str]:
-        """Return the hyperparameters and the command, which are not known while there are only added runs."""
+        """List the hyperparameters and the command, which are not known while there are only added runs."""
         own = self.comparison.own
         if not own.records:
             return []
@@ -307,7 +307,7 @@ class Section:
 
 
 def name_incomplete(labels: Iterable[str]) -> list[str]:
-    """Return a line about the settings without a seed in every environment, if there are any."""
+    """Write a line about the settings without a seed in every environment, if there are any."""
     return [f"Without such a seed: {', '.join(map(escape_markdown, labels))}."] if labels else []
 
 

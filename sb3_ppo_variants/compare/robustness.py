@@ -58,7 +58,7 @@ class Candidate:
         return Configuration(self.values[len(self.values) // 2] if self.values else None)
 
     def setting(self, configuration: Configuration) -> str:
-        """Return a configuration as on the command line, without what it has by default."""
+        """Write a configuration as on the command line, without what it has by default."""
         coefficient, *others = configuration
         arguments = [] if coefficient is None else [f"{self.argument}={self.form.format(coefficient)}"]
         for name, value, default in zip(VARIED, others, self.default[1:], strict=True):

@@ -148,7 +148,7 @@ class Comparison:
         return rank(self.arrays, self.differences)
 
     def runs(self, label: str, env: str | None = None) -> list[Record]:
-        """Return the records of a setting, in one environment or in all."""
+        """Select the records of a setting, in one environment or in all."""
         return [record for record in self.records if record["label"] == label and env in (None, record["env"])]
 
 
@@ -159,7 +159,7 @@ def order(label: str) -> tuple[int, int, str]:
 
 
 def find(value: str, values: Sequence[str]) -> int:
-    """Return the place of a value among others, or behind them if it is none of them."""
+    """Find the place of a value among others, or behind them if it is none of them."""
     return values.index(value) if value in values else len(values)
 
 
@@ -210,7 +210,7 @@ def normalise(frame: pd.DataFrame, random: dict[str, float], best: dict[str, flo
 
 
 def normalised_curves(comparison: Comparison) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the share of the steps at each point, and the curves of each setting, scaled like its scores.
+    """Compute the share of the steps at each point, and the curves of each setting, scaled like its scores.
 
     They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added runs
     are left out, because their numbers of steps may differ.
@@ -231,12 +231,12 @@ def normalised_curves(comparison: Comparison) -> tuple[np.ndarray, dict[str, np.
 
 
 def scaled_envs(frame: pd.DataFrame) -> list[str]:
-    """Return the environments with normalised scores."""
+    """List the environments with normalised scores."""
     return sorted(set(frame["env"][frame["normalised"].notna()]))
 
 
 def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the normalised scores of each setting, for the seeds with a run in every environment that has some."""
+    """Collect the normalised scores of each setting, for the seeds with a run in every environment that has some."""
     envs = scaled_envs(frame)
     pivoted = {
         label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
@@ -246,18 +246,18 @@ def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def arrays(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return the :func:`matrices` as arrays."""
+    """Convert the :func:`matrices` to arrays."""
     return {label: matrix.to_numpy() for label, matrix in matrices(frame).items()}
 
 
 def game_of(env: str) -> str | None:
-    """Return the name of an environment's Atari game, or ``None`` if there is no human score for it."""
+    """Find the name of an environment's Atari game, or ``None`` if there is no human score for it."""
     found = GAME.fullmatch(env)
     return found[1] if found and found[1] in RANDOM_AND_HUMAN else None
 
 
 def normalise_by_humans(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human."""
+    """Normalise the rows of Atari games, with ``normalised`` 0 for the published random policy and 1 for the human."""
     games = frame["env"].map(game_of, na_action="ignore").dropna()
     found = frame.loc[games.index].copy()
     low, high = (games.map({game: pair[end] for game, pair in RANDOM_AND_HUMAN.items()}) for end in (0, 1))

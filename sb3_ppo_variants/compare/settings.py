@@ -72,7 +72,7 @@ class Setting:
 
 
 def own_protocol(label: str) -> str | None:
-    """Return the protocol that the setting with a label has of its own."""
+    """Find the protocol that the setting with a label has of its own."""
     found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
     return found and found[1]
 
@@ -144,12 +144,12 @@ def load_class(path: str) -> type[BaseAlgorithm]:
 
 
 def policy_for(setting: Setting, policy: object) -> object:
-    """Return an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
+    """Find an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
     return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
 
 
 def list_arguments(algorithm: type) -> dict[str, object]:
-    """Return the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
+    """List the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
     arguments: dict[str, object] = {}
     for base in algorithm.__mro__:
         parameters = inspect.signature(base).parameters.values()
@@ -228,7 +228,7 @@ class Conditions:
 
 
 def switch(name: str, value: bool) -> str:
-    """Return the option of the command line that gives a condition this value."""
+    """Find the option of the command line that gives a condition this value."""
     return f"--{name}" if value else f"--no-{name}"
 
 
@@ -287,7 +287,7 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
 
 
 def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
-    """Return the hyperparameters without the setting's own arguments, and the steps of a run."""
+    """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
     # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
     entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries

@@ -89,12 +89,12 @@ class Ranked(NamedTuple):
 
 
 def are_enough(seeds: int, envs: int) -> bool:
-    """Return whether so many seeds in so many environments give an interval."""
+    """Whether so many seeds in so many environments give an interval."""
     return (seeds - 1) * envs >= FEWEST
 
 
 def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LEVEL) -> Ends:
-    """Return the ends of the interval of a setting's mean, or of its difference from the mean of another setting."""
+    """Compute the ends of the interval of a setting's mean, or of its difference from the mean of another setting."""
     samples = [own] if other is None else [own, other]
     value = own.mean(axis=(0, 1)) - (0 if other is None else other.mean(axis=(0, 1)))
     enough = all(are_enough(*sample.shape[:2]) for sample in samples)
@@ -103,7 +103,7 @@ def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LE
 
 
 def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
-    """Return half the width of Student's t interval of the mean of a sample, or of the difference of two means.
+    """Compute half the width of Student's t interval of the mean of a sample, or of the difference of two means.
 
     Its degrees of freedom are Welch's and Satterthwaite's, because scores vary differently in the environments.
     """
@@ -118,7 +118,7 @@ def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
 
 
 def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
-    """Return the ends of the 95% interval of a share of runs: Clopper's and Pearson's, which is never too narrow."""
+    """Compute the ends of the 95% interval of a share of runs: Clopper's and Pearson's, which is never too narrow."""
     if not are_enough(seeds, envs):
         return np.full_like(share, np.nan), np.full_like(share, np.nan)
     runs = seeds * envs
@@ -128,12 +128,12 @@ def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
 
 
 def means(scores: Scores) -> dict[str, Estimate]:
-    """Return the mean normalised score of each setting."""
+    """Compute the mean normalised score of each setting."""
     return {label: Estimate(own.mean(), *interval(own)) for label, own in scores.items()}
 
 
 def interquartile_means(scores: Scores) -> dict[str, float]:
-    """Return the mean of the middle half of each setting's runs, rliable's IQM."""
+    """Compute the mean of the middle half of each setting's runs, rliable's IQM."""
     return {label: float(trim_mean(own, 0.25, axis=None)) for label, own in scores.items()}
 
 
@@ -155,7 +155,7 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
 
 
 def rank(scores: Scores, compared: Differences) -> list[Ranked]:
-    """Return the settings in order of their means, the highest first."""
+    """Rank the settings in order of their means, the highest first."""
     ranked = []
     ours = dict(sorted(means(scores).items(), key=lambda item: -item[1].value))
     for label, value in ours.items():
@@ -176,7 +176,7 @@ def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
-    """Return the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
+    """Compute the share of pairs of runs in which the first is better, averaged over environments. Ties count half.
 
     The interval is Newcombe's fifth (Statistics in Medicine 25, 2006, page 559), which has a width even at 0 and 1. The
     mean over environments has at most the variance that equal probabilities would have.
@@ -193,13 +193,13 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
 
 
 def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
-    """Return whether two one-sided t tests at 5% show that two means differ by less than a margin."""
+    """Whether two one-sided t tests at 5% show that two means differ by less than a margin."""
     low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
 
 
 def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Estimate]]:
-    """Return thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
+    """Compute thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
 
     A setting's profile is the share of its runs with a score above each threshold.
     """
@@ -213,12 +213,12 @@ def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Estimate]]:
 
 
 def band(curves: np.ndarray) -> Estimate:
-    """Return the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
+    """Compute the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
     return Estimate(curves.mean(axis=(0, 1)), *interval(curves))
 
 
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
-    """Return the two-sided p value of the difference of the means of each pair of settings, by permutation.
+    """Compute the two-sided p value of the difference of the means of each pair of settings, by permutation.
 
     The test divides the runs of each environment between the two settings in all ways, or in many random ones. Its p
     value is the share of these divisions in which the means differ at least as much as they do. It is exact if the
@@ -265,25 +265,25 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> float:
-    """Return the smallest p value that a test with so many seeds of two settings can give."""
+    """Compute the smallest p value that a test with so many seeds of two settings can give."""
     divisions: int = math.comb(first + second, first) ** envs
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
     return max((1 + (first == second)) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
 
 
 def samples_for(tests: int) -> int:
-    """Return how many random divisions so many tests need, so that a difference can be significant."""
+    """Compute how many random divisions so many tests need, so that a difference can be significant."""
     return max(SAMPLES, math.ceil(2 * tests / ALPHA))
 
 
 def seeds_needed(tests: int, envs: int) -> int:
-    """Return the number of seeds of each setting with which a difference can be significant among so many tests."""
+    """Compute the number of seeds of each setting with which a difference can be significant among so many tests."""
     samples = samples_for(tests)
     return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs, samples) <= ALPHA / tests)
 
 
 def detectable_difference(scores: Scores, seeds: int) -> float:
-    """Return the smallest difference of two means that so many seeds of each setting would find with a power of 80%.
+    """Compute the smallest difference of two means that so many seeds of each setting would find with a power of 80%.
 
     It is that of a t test at Holm's first and strictest level, with the variances of these scores in each environment,
     averaged over settings: a permutation test has nearly the same power. NaN if so few seeds can find nothing, or if

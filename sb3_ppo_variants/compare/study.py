@@ -81,7 +81,7 @@ class ConditionsResult:
 
 
 def outcomes(comparisons: Sequence[Comparison]) -> list[ConditionsResult]:
-    """Return the outcome under each of the study's conditions that has runs, in the order of the study.
+    """Find the outcome under each of the study's conditions that has runs, in the order of the study.
 
     All scores have the same scale, with 1 for the best run under any of the conditions, and are over the same
     environments. Conditions without an environment in which all settings have a score do not count in their choice.
@@ -112,7 +112,7 @@ def progress(found: Sequence[ConditionsResult]) -> str:
 
 
 def tabulate(found: Sequence[ConditionsResult]) -> list[str]:
-    """Return a table of the scores, the order and Kendall's tau under each of the conditions, and say what they are."""
+    """Make a table of the scores, the order and Kendall's tau under each of the conditions, and say what they are."""
     rows = []
     for outcome in found:
         made = len(PRESET.planned(outcome.comparison.records, None))

@@ -53,12 +53,12 @@ The mean score, and in brackets the return at which the paper's curve ends, whic
 
 
 def escape_markdown(text: str) -> str:
-    """Return text from records as Markdown that shows it unchanged."""
+    """Escape text from records, so that Markdown shows it unchanged."""
     return SPECIAL.sub(r"\\\g<0>", text)
 
 
 def say_count(things: Collection[object], name: str) -> str:
-    """Return the number of things with their name, such as "1 seed" or "3 seeds"."""
+    """Say how many things there are, such as "1 seed" or "3 seeds"."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
@@ -74,14 +74,14 @@ def markdown(frame: pd.DataFrame, index: str | None = "setting") -> str:
 
 
 def score_cells(comparison: Comparison) -> pd.DataFrame:
-    """Return the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
+    """Compute the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
     cells = comparison.table.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(_number)
     return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
 
 
 def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
-    """Return a table for each environment, with the mean score of each setting under each of several conditions."""
+    """Make a table for each environment, with the mean score of each setting under each of several conditions."""
     columns = ["conditions", "env", "label", "score"]
     runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
     blocks = []
@@ -94,7 +94,7 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
 
 
 def overview(comparison: Comparison) -> str:
-    """Return a table of what is most asked about each setting: rank, score, speed, and the KL of an update."""
+    """Make a table of what is most asked about each setting: rank, score, speed, and the KL of an update."""
     columns = ["seeds", "rank", "mean score", "better than", "worse than"]
     ranking, frame = comparison.ranking, comparison.table
     rows = {each.label: [each.seeds, each.ranks, each.value, len(each.better), len(each.worse)] for each in ranking}
@@ -113,7 +113,7 @@ def overview(comparison: Comparison) -> str:
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
-    """Return the median of the KL that a setting's updates logged, and the range of its middle 80%."""
+    """Compute the median of the KL that a setting's updates logged, and the range of its middle 80%."""
     logged = [record.get("training", {}) for record in comparison.runs(label)]
     # SB3 logs an estimate, and records of earlier versions have neither.
     for name, about in (("kl", ""), ("approx_kl", "about ")):
@@ -125,7 +125,7 @@ def _kl(comparison: Comparison, label: str) -> str | None:
 
 
 def speed(frame: pd.DataFrame) -> str:
-    """Return a table of the steps per second and the times of each setting, as means over its runs."""
+    """Make a table of the steps per second and the times of each setting, as means over its runs."""
     # Runs that were recorded elsewhere may have no times.
     settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
     means = settings[["steps_per_second", "wall_seconds", "cpu_seconds"]].mean().astype(object)
@@ -136,7 +136,7 @@ def speed(frame: pd.DataFrame) -> str:
 
 
 def failures(failed: Sequence[Record]) -> list[str]:
-    """Return the failed runs with their tracebacks."""
+    """List the failed runs with their tracebacks."""
     blocks = []
     for record in failed:
         error = record["error"].strip()
@@ -258,7 +258,7 @@ def _coverage(comparison: Comparison, preset: Preset) -> str:
 
 
 def hyperparameters(comparison: Comparison) -> list[str]:
-    """Return tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
+    """Make tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
     shared, different = (part.map(escape_markdown) for part in divide_hyperparameters(comparison))
     blocks = [
         "Shared by all settings in all environments:",
@@ -271,7 +271,7 @@ def hyperparameters(comparison: Comparison) -> list[str]:
 
 
 def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the hyperparameters that all settings share, and a table of those that differ, which may be empty."""
+    """Separate the hyperparameters that all settings share from a table of those that differ, which may be empty."""
     rows = {
         (record["label"], record["env"]): {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -289,7 +289,7 @@ def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.Dat
 
 
 def _by_setting(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each setting, or for each of its environments if they differ."""
+    """Make a row for each setting, or for each of its environments if they differ."""
     parts = []
     for label, found in frame.groupby(level="setting", sort=False):
         alike = (found.nunique() == 1).all()
@@ -301,7 +301,7 @@ def _by_setting(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def command(comparison: Comparison) -> str | None:
-    """Return the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
+    """Write the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
     conditions = comparison.conditions
     labels = comparison.labels
     if conditions["file"] is not None or any("#" in label for label in labels):
@@ -351,7 +351,7 @@ def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool) -> str:
 
 
 def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
-    """Return a table that compares the other settings with one, or an empty one if there are no scores to compare."""
+    """Make a table that compares the other settings with one, or an empty one if there are no scores to compare."""
     arrays, differences = comparison.arrays, comparison.differences
     other = arrays.get(baseline)
     rows = {
@@ -389,7 +389,7 @@ def too_few(seeds: Collection[int], envs: int) -> str:
 def compare_with_paper(
     ours: Mapping[str, Estimate], differences: Differences, incomplete: Iterable[str] = ()
 ) -> list[str]:
-    """Return the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown."""
+    """Show the paper's column next to ours, their rank correlation, and how far they agree, as blocks of Markdown."""
     here = {**dict.fromkeys(incomplete, "incomplete"), **ours}
     cells = [(row.name, f"{row.score:.2f}", here.get(row.label, "not run")) for row in TABLE_1]
     blocks = [markdown(pd.DataFrame(cells, columns=["setting", "paper", "here (95% CI)"]), None)]
@@ -432,7 +432,7 @@ def compare_extremes(ours: Mapping[str, Estimate], differences: Differences) -> 
 
 
 def find_orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple[list[str], np.ndarray]:
-    """Return the settings in both columns, the paper's best first, and whether each pair has the same order here.
+    """Find the settings in both columns, the paper's best first, and whether each pair has the same order here.
 
     :return: names of the settings, and an array of signs. If the i-th is above the j-th in the paper, ``[i, j]`` is 2
         (beyond noise) or 1 (within noise) if it is above here too, and -2 or -1 if it is below. All others are 0
@@ -447,7 +447,7 @@ def find_orders(ours: Mapping[str, Estimate], differences: Differences) -> tuple
 
 
 def compare_with_figure(comparison: Comparison) -> list[str]:
-    """Return the mean scores of the methods of Figure 3 next to the ends of the paper's curves, and how far they agree.
+    """Show the mean scores of the methods of Figure 3 next to the ends of the paper's curves, and how far they agree.
 
     It is empty if none of the methods has a score.
     """

@@ -174,7 +174,7 @@ class GymnasiumVecEnv(VecEnv):
         return all(self._ask("has_wrapper_attr", attr_name)) if self._has_singles else hasattr(self._inner, attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return the attribute of each environment."""
+        """Get the attribute of each environment."""
         if not self._has_singles:
             return [getattr(self._inner, attr_name)] * len(list(self._get_indices(indices)))
         if self._has_workers:

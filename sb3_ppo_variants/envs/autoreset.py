@@ -59,17 +59,17 @@ def _are_equal(first: VecEnvObs, second: VecEnvObs) -> bool:
 
 
 def copy_rows(observations: VecEnvObs) -> VecEnvObs:
-    """Return a copy, because many backends reuse the memory of observations in the next step."""
+    """Copy observations, because many backends reuse their memory in the next step."""
     return cast(VecEnvObs, map_parts(np.array, observations))
 
 
 def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
-    """Return a copy of the row of one environment, or of the rows that a mask selects."""
+    """Take a copy of the row of one environment, or of the rows that a mask selects."""
     return cast(VecEnvObs, map_parts(lambda array: array[index].copy(), observations))
 
 
 def count_rows(observations: VecEnvObs) -> int:
-    """Return the number of rows."""
+    """Count the rows."""
     _, array = next(parts_of(observations))
     return len(array)
 
@@ -160,7 +160,7 @@ def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, in
 
 
 def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
-    """Return the function that handles the end of an episode.
+    """Choose the function that handles the end of an episode.
 
     :param mode: the autoreset mode of ``env``, if it does not declare one
     :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper, or if the
@@ -187,7 +187,7 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
 
 
 def _problem(wrapper: VectorWrapper, is_same_step: bool) -> str | None:
-    """Return what a wrapper would do wrong, if anything."""
+    """Say what a wrapper would do wrong, if anything."""
     if isinstance(wrapper, DictInfoToList):
         return LISTS
     if is_same_step:

@@ -14,7 +14,7 @@ _LIMIT: ContextVar[int | None] = ContextVar("limit", default=None)
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use: not all in a container, or within :func:`limit_cores`."""
+    """Count the cores that this process may use: not all in a container, or within :func:`limit_cores`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, _LIMIT.get() or cores)
 
@@ -30,7 +30,7 @@ def limit_cores(cores: int) -> Iterator[None]:
 
 
 def threads_worth(seconds: float, most: int) -> int:
-    """Return in how many threads to do work that takes so long in one, at most one per core.
+    """Estimate in how many threads to do work that takes so long in one, at most one per core.
 
     :param seconds: seconds of work that can be divided
     :param most: number of parts
@@ -39,5 +39,5 @@ def threads_worth(seconds: float, most: int) -> int:
 
 
 def shortest(run: Callable[[], object]) -> float:
-    """Return the least seconds of some runs, on which other processes have hardly any influence."""
+    """Find the least seconds of some runs, on which other processes have hardly any influence."""
     return min(timeit.repeat(run, number=1, repeat=REPETITIONS))

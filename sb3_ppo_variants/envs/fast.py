@@ -89,7 +89,7 @@ Option = tuple[str, str, Callable[[], VecEnv]]
 
 
 def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, common: Arguments) -> Option:
-    """Return a name, a reason and a function that creates the environments."""
+    """Choose a way to create the environments: its name, the reason, and a function."""
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
     has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
@@ -109,7 +109,7 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
 
 
 def _is_in_envpool(spec: EnvSpec) -> bool:
-    """Return whether EnvPool is installed and has an environment of that id with gymnasium's spaces."""
+    """Whether EnvPool is installed and has an environment of that id with gymnasium's spaces."""
     if find_spec("envpool") is None:
         return False
     import envpool
@@ -143,7 +143,7 @@ def _single(spec: EnvSpec, wrapper_class: WrapperClass | None, common: Arguments
 
 
 def seconds_per_step(env: gym.Env) -> float:
-    """Return the median of the seconds that a step of an environment takes, and close it.
+    """Measure the median of the seconds that a step of an environment takes, and close it.
 
     The median hardly depends on what else runs on the machine, and leaves out the resets.
     """

@@ -203,7 +203,7 @@ def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: Arguments | N
 
 
 def _without_frame_skip(spec: EnvSpec) -> str:
-    """Return how to create the game without frame skipping, for a message. Not every game has an id for that."""
+    """Say how to create the game without frame skipping, for a message. Not every game has an id for that."""
     other = f"{spec.name}NoFrameskip-v4"
     return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
 
@@ -323,7 +323,7 @@ def make_envpool_vec_env(
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Return the specification that is registered for an id.
+    """Find the specification that is registered for an id.
 
     :param env_id: the id, prefixed with ``module:`` if importing that module registers it
     :raises gymnasium.error.Error: if there is no such id

@@ -23,24 +23,24 @@ Costs: TypeAlias = Callable[[Simulations, np.ndarray], np.ndarray]
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
-    """Return the Euclidean norm of each row, rounded as ``np.linalg.norm`` rounds that of a single one."""
+    """Compute the Euclidean norm of each row, rounded as ``np.linalg.norm`` rounds that of a single one."""
     return np.sqrt([row.dot(row) for row in np.ascontiguousarray(rows)])
 
 
 def control_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Return the weighted squared norm of each action."""
+    """Compute the weighted squared norm of each action."""
     costs: np.ndarray = sims.settings.ctrl_cost_weight * np.square(actions).sum(axis=1)
     return costs
 
 
 def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
-    """Return which values are strictly between the bounds."""
+    """Which values are strictly between the bounds."""
     low, high = bounds
     return np.asarray((low < values) & (values < high))
 
 
 def have_finite_states(sims: Simulations) -> np.ndarray:
-    """Return which simulations have finite positions and velocities."""
+    """Which simulations have finite positions and velocities."""
     return np.asarray(np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1))
 
 
@@ -48,7 +48,7 @@ def have_finite_states(sims: Simulations) -> np.ndarray:
 
 
 def positions_and_velocities(sims: Simulations, n_hidden: int = 0, bound: float = np.inf) -> np.ndarray:
-    """Return all positions, possibly without the first ones, which are those in the world, and clipped velocities."""
+    """Read all positions, possibly without the first ones, which are those in the world, and clipped velocities."""
     first = n_hidden if n_hidden and sims.settings.exclude_current_positions_from_observation else 0
     velocities = sims.qvel if bound == np.inf else np.minimum(np.maximum(sims.qvel, -bound), bound)
     return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
@@ -99,18 +99,18 @@ def begin_nearby(sims: Simulations, rng: Generator, gaussian: bool = False) -> t
 
 
 def root(sims: Simulations, n_axes: int = 2) -> np.ndarray:
-    """Return where the roots of robots are, along their first axes."""
+    """Where the roots of robots are, along their first axes."""
     return sims.qpos[:, :n_axes].copy()
 
 
 def is_upright(sims: Simulations) -> np.ndarray:
-    """Return which walkers are healthy, by their height and angle."""
+    """Which walkers are healthy, by their height and angle."""
     height = is_within(sims.qpos[:, 1], sims.settings.healthy_z_range)
     return np.asarray(height & is_within(sims.qpos[:, 2], sims.settings.healthy_angle_range))
 
 
 def is_hopping(sims: Simulations) -> np.ndarray:
-    """Return which hoppers are healthy, by their height, angle and other coordinates."""
+    """Which hoppers are healthy, by their height, angle and other coordinates."""
     others = np.concatenate((sims.qpos[:, 2:], sims.qvel), axis=1)
     return is_upright(sims) & is_within(others, sims.settings.healthy_state_range).all(axis=1)
 
@@ -161,7 +161,7 @@ def robot(
     contact_costs: Costs | None = None,
     **functions: Any,
 ) -> Callable[..., MujocoTask]:
-    """Return the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
+    """Make the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
     if is_healthy is not None:
         functions["terminated"] = partial(unless_healthy, is_healthy)
     reward = partial(move, place, is_healthy, control_costs, contact_costs)
@@ -172,7 +172,7 @@ def robot(
 
 
 def has_tipped(sims: Simulations) -> np.ndarray:
-    """Return which poles have fallen."""
+    """Which poles have fallen."""
     return np.asarray(~have_finite_states(sims) | (np.abs(sims.qpos[:, 1]) > 0.2))
 
 
@@ -183,14 +183,14 @@ def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts
 
 
 def observe_two_poles(sims: Simulations) -> np.ndarray:
-    """Return positions, sines and cosines of angles, velocities and the force on the cart."""
+    """Observe positions, sines and cosines of angles, velocities and the force on the cart."""
     angles = sims.qpos[:, 1:]
     velocities, forces = np.clip(sims.qvel, -10, 10), np.clip(sims.qfrc_constraint[:, :1], -10, 10)
     return np.concatenate((sims.qpos[:, :1], np.sin(angles), np.cos(angles), velocities, forces), axis=1)
 
 
 def has_fallen(sims: Simulations) -> np.ndarray:
-    """Return which double poles have fallen."""
+    """Which double poles have fallen."""
     return np.asarray(sims.site_xpos[:, 0, 2] <= 1)
 
 
@@ -212,7 +212,7 @@ def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoPar
 
 
 def observe_reacher(sims: Simulations) -> np.ndarray:
-    """Return cosines and sines of angles, the target, velocities and the way to the target."""
+    """Observe cosines and sines of angles, the target, velocities and the way to the target."""
     angles = sims.qpos[:, :2]
     way = sims.body("fingertip") - sims.body("target")
     parts = (np.cos(angles), np.sin(angles), sims.qpos[:, 2:], sims.qvel[:, :2], way[:, :2])
@@ -241,7 +241,7 @@ def place_target(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndar
 
 
 def observe_pusher(sims: Simulations) -> np.ndarray:
-    """Return positions and velocities of the arm, and where its tip, the object and the goal are."""
+    """Observe positions and velocities of the arm, and where its tip, the object and the goal are."""
     bodies = [sims.body(name) for name in ("tips_arm", "object", "goal")]
     return np.concatenate((sims.qpos[:, :7], sims.qvel[:, :7], *bodies), axis=1)
 
@@ -272,18 +272,18 @@ def place_object(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndar
 
 
 def flat(rows: np.ndarray) -> np.ndarray:
-    """Return one row per simulation."""
+    """Flatten to one row per simulation."""
     return rows.reshape(len(rows), -1)
 
 
 def clipped_forces(sims: Simulations) -> np.ndarray:
-    """Return the ant's forces from contacts, which are clipped."""
+    """Clip the ant's forces from contacts."""
     low, high = sims.settings.contact_force_range
     return np.asarray(np.clip(sims.cfrc_ext, low, high))
 
 
 def observe_ant(sims: Simulations) -> np.ndarray:
-    """Return positions and velocities, and forces from contacts."""
+    """Observe positions and velocities, and forces from contacts."""
     state = positions_and_velocities(sims, 2)
     if not sims.settings.include_cfrc_ext_in_observation:
         return state
@@ -291,24 +291,24 @@ def observe_ant(sims: Simulations) -> np.ndarray:
 
 
 def xy_of_body(sims: Simulations) -> np.ndarray:
-    """Return where the ant's main body is."""
+    """Where the ant's main body is."""
     return sims.xpos[:, sims.model.body(sims.settings.main_body).id, :2].copy()
 
 
 def is_at_height(sims: Simulations) -> np.ndarray:
-    """Return which ants are healthy, by their height."""
+    """Which ants are healthy, by their height."""
     low, high = sims.settings.healthy_z_range
     return np.asarray(have_finite_states(sims) & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
 
 
 def contact_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Return the costs of an ant's contacts."""
+    """Compute the costs of an ant's contacts."""
     costs = sims.settings.contact_cost_weight * np.sum(np.square(flat(clipped_forces(sims))), axis=1)
     return np.asarray(costs)
 
 
 def observe_humanoid(sims: Simulations) -> np.ndarray:
-    """Return positions and velocities, and quantities of the bodies, of which the first are those of the world."""
+    """Observe positions and velocities, and quantities of the bodies, of which the first are those of the world."""
     parts = [positions_and_velocities(sims, 2)]
     for name, first in {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}.items():
         if getattr(sims.settings, f"include_{name}_in_observation") is True:
@@ -317,26 +317,26 @@ def observe_humanoid(sims: Simulations) -> np.ndarray:
 
 
 def mass_centers(sims: Simulations) -> np.ndarray:
-    """Return where the humanoids' centres of mass are, seen from above."""
+    """Where the humanoids' centres of mass are, seen from above."""
     masses = sims.model.body_mass
     centers: np.ndarray = (masses[:, None] * sims.xipos[:, :, :2]).sum(axis=1) / masses.sum()
     return centers
 
 
 def torque_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Return the weighted squared norm of the controls of each humanoid."""
+    """Compute the weighted squared norm of the controls of each humanoid."""
     return control_costs(sims, sims.ctrl)
 
 
 def impact_costs(name: str, sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Return the costs of forces from contacts, which are clipped; the settings call them ``name``."""
+    """Compute the costs of forces from contacts, which are clipped; the settings call them ``name``."""
     weight: float = getattr(sims.settings, f"{name}_cost_weight")
     low, high = getattr(sims.settings, f"{name}_cost_range")
     return np.asarray(np.clip(weight * np.sum(np.square(flat(sims.cfrc_ext)), axis=1), low, high))
 
 
 def is_standing(sims: Simulations) -> np.ndarray:
-    """Return which humanoids are healthy, by their height."""
+    """Which humanoids are healthy, by their height."""
     return is_within(sims.qpos[:, 2], sims.settings.healthy_z_range)
 
 
@@ -407,7 +407,7 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
 
 
 def gymnasium_task(env_id: str) -> MujocoTask:
-    """Return the task of an id, with the model, the settings and the time limit of gymnasium's environment.
+    """Make the task of an id, with the model, the settings and the time limit of gymnasium's environment.
 
     :raises ArgumentError: if the id has no functions here
     """

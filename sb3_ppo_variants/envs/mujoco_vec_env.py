@@ -178,7 +178,7 @@ class OneSimulation(gym.Env):
         return None, {}
 
     def render(self) -> Any:
-        """Return a picture, or ``None`` without ``render_mode="rgb_array"``."""
+        """Draw a picture, or ``None`` without ``render_mode="rgb_array"``."""
         return self._venv.picture(self._index) if self.render_mode == "rgb_array" else None
 
 
@@ -355,13 +355,13 @@ class MujocoVecEnv(VecEnv):
             self._renderer = None
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """Return an RGB image of each simulation; all are ``None`` unless ``render_mode="rgb_array"``."""
+        """Get an RGB image of each simulation; all are ``None`` unless ``render_mode="rgb_array"``."""
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
         return [one.render() for one in self._singles]
 
     def picture(self, index: int) -> np.ndarray:
-        """Return an RGB image of a simulation."""
+        """Draw an RGB image of a simulation."""
         import mujoco
         from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
         from gymnasium.envs.mujoco.mujoco_rendering import MujocoRenderer
@@ -379,7 +379,7 @@ class MujocoVecEnv(VecEnv):
         return image
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return an attribute or a setting of the simulations. ``model`` and ``data`` are copies."""
+        """Get an attribute or a setting of the simulations. ``model`` and ``data`` are copies."""
         where = self._get_indices(indices)
         if hasattr(self.simulations.settings, attr_name):
             return [getattr(self.simulations.settings, attr_name) for _ in where]

@@ -33,7 +33,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents | None:
-    """Return what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
+    """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
     for space in (action_space, *(part for _, part in parts_of(observation_space))):
         if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
             return None
@@ -74,17 +74,17 @@ class Block:
         map_parts(lambda array, new: setitem(array, rows, new), self._observations, numbers.observations)
 
     def take(self) -> StepNumbers:
-        """Return a copy of what all environments returned."""
+        """Take a copy of what all environments returned."""
         return StepNumbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
 
 
 def _sizes(contents: Contents, n_envs: int) -> list[int]:
-    """Return the number of bytes of each array, in whole lines."""
+    """Compute the number of bytes of each array, in whole lines."""
     return [-(-n_envs * dtype.itemsize // LINE) * LINE for _, dtype in parts_of(contents)]
 
 
 def open_memory(contents: Contents, n_envs: int) -> int:
-    """Return a descriptor of memory for a :class:`Block`.
+    """Open memory for a :class:`Block`.
 
     The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
     in ``/dev/shm``, which is small in containers.

@@ -165,7 +165,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         return cast(VecEnvObs, map_parts(_join, *observations))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """Return a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
+        """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} must be 'rgb_array' for images")
             return [None] * self.num_envs
@@ -176,7 +176,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         return all(self._ask("has_attr", attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Return an attribute of some of the environments."""
+        """Get an attribute of some of the environments."""
         return self._ask("get_attr", attr_name, indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:

@@ -17,7 +17,7 @@ ABSENT = (AttributeError, NotImplementedError)
 
 
 def has_attr(env: VecEnv, name: str) -> bool:
-    """Return whether all single environments have an attribute; False if the environment gives no access to them."""
+    """Whether all single environments have an attribute; False if the environment gives no access to them."""
     with suppress(*ABSENT):
         # Some answer None for every name.
         return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
@@ -25,13 +25,13 @@ def has_attr(env: VecEnv, name: str) -> bool:
 
 
 def inner(env: VecEnv) -> VecEnv | None:
-    """Return the vectorised environment inside a wrapper; ``None`` if there is none."""
+    """Find the vectorised environment inside a wrapper; ``None`` if there is none."""
     below = env.venv if isinstance(env, VecEnvWrapper) else None
     return below if isinstance(below, VecEnv) else None
 
 
 def single_envs(env: VecEnv) -> list[gym.Env]:
-    """Return the single environments, if they are in this process."""
+    """Find the single environments, if they are in this process."""
     inside = _below_wrappers(env, "envs")
     return inside if isinstance(inside, list) and all(isinstance(single, gym.Env) for single in inside) else []
 

@@ -28,7 +28,7 @@ Refuse: TypeAlias = Callable[[str, str, str], NoReturn]
 
 
 def choices(space: AnySpace) -> list[int] | None:
-    """Return the number of categories in each dimension of an action space, or ``None`` if it cannot be masked."""
+    """Count the categories in each dimension of an action space, or ``None`` if it cannot be masked."""
     if is_hybrid(space):
         return [n for part in HybridLayout(space).parts for n in choices(part.flat) or ()] or None
     if isinstance(space, spaces.Discrete):
@@ -50,7 +50,7 @@ def check_maskable(space: AnySpace) -> None:
 
 
 def dimensions(space: AnySpace) -> list[str]:
-    """Return a name for each dimension with a mask, for messages such as "False for every action in dimension 1"."""
+    """Name each dimension with a mask, for messages such as "False for every action in dimension 1"."""
     if not is_hybrid(space):
         n = len(choices(space) or ())
         return [f" in dimension {i}" if n > 1 else "" for i in range(n)]
@@ -59,7 +59,7 @@ def dimensions(space: AnySpace) -> list[str]:
 
 
 def _flat(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
-    """Return the mask of an undivided space as a flat array of booleans."""
+    """Flatten the mask of an undivided space to an array of booleans."""
     sizes, array = choices(space), as_real_array(mask)
     assert sizes is not None
     if array is None or not np.isin(array, (0, 1)).all():
@@ -74,13 +74,13 @@ def _flat(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np
 
 
 def is_structure(space: AnySpace, mask: object) -> bool:
-    """Return whether a mask has the structure of a hybrid space, instead of being flat."""
+    """Whether a mask has the structure of a hybrid space, instead of being flat."""
     kinds = Mapping if isinstance(space, spaces.Dict) else tuple
     return is_hybrid(space) and isinstance(mask, kinds)
 
 
 def flatten(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
-    """Return a mask as a flat array of booleans.
+    """Flatten a mask to an array of booleans.
 
     :param quantity: what to call the mask if it is wrong
     :param refuse_it: raises the error if it is
@@ -102,7 +102,7 @@ def flatten(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> 
 
 
 def _divide(space: AnySpace, mask: Any, quantity: str, path: Path, refuse_it: Refuse) -> Iterator[tuple[Path, object]]:
-    """Return the masks of the undivided parts of a space, with their paths, except those that are left out."""
+    """Divide masks into those of the undivided parts of a space, with their paths, except those that are left out."""
     if mask is None or not is_hybrid(space):
         yield path, mask
         return
@@ -136,7 +136,7 @@ class MaskCheck:
         self._watch = watch
 
     def stack(self, masks: Sequence[object]) -> np.ndarray:
-        """Return the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
+        """Stack the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
 
         :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
         """
@@ -156,7 +156,7 @@ class MaskCheck:
         return stacked
 
     def fit(self, mask: object, env_index: int) -> np.ndarray:
-        """Return one mask as a flat array of booleans.
+        """Flatten one mask to an array of booleans.
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
@@ -225,7 +225,7 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: AnySpace) 
 
 
 def _without_structure(space: AnySpace, masks: Any) -> object:
-    """Return masks passed to ``predict`` as flat ones, if some have the structure of a hybrid space.
+    """Flatten masks passed to ``predict``, if some have the structure of a hybrid space.
 
     :raises ArgumentError: if one does not fit the space
     """
@@ -246,7 +246,7 @@ def check_number(n_masks: int, n_observations: int) -> None:
 
 
 def _name(env: VecEnv) -> str:
-    """Return the id of the environments, or else the name of their class, if they are in this process."""
+    """Find the id of the environments, or else the name of their class, if they are in this process."""
     # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.
     inside = single_envs(env)
     if not inside:

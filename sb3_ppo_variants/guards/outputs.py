@@ -50,7 +50,7 @@ FiniteTest: TypeAlias = Callable[[np.ndarray], Callable[[], bool]]
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Return whether no number in a floating-point array of any shape is NaN or infinite.
+    """Whether no number in a floating-point array of any shape is NaN or infinite.
 
     The sum of squares shows this for all but the largest numbers, in half the time of a test of each number. Among
     NumPy's products, ``vdot`` does not warn about overflow.
@@ -59,7 +59,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 
 def finite_test(array: np.ndarray) -> Callable[[], bool]:
-    """Return a function that applies :func:`is_finite` to a contiguous array whenever it is called."""
+    """Make a function that applies :func:`is_finite` to a contiguous array whenever it is called."""
     return partial(is_finite, array)
 
 
@@ -273,7 +273,7 @@ def observation_check(space: spaces.Space[object], watch: Watch, n_envs: int = 0
 
 
 def _limits(space: spaces.Space[object]) -> tuple[Value, Value] | None:
-    """Return the smallest integer of a space, and the largest plus one; ``None`` for a ``Box``."""
+    """Find the smallest integer of a space, and the largest plus one; ``None`` for a ``Box``."""
     if isinstance(space, spaces.Discrete):
         return space.start, space.start + space.n
     if isinstance(space, spaces.MultiDiscrete):
@@ -291,7 +291,7 @@ def show(value: object) -> str:
 
 
 def as_real_array(value: object) -> np.ndarray | None:
-    """Return the value as an array of real numbers, or ``None`` if it cannot be converted to one."""
+    """Convert a value to an array of real numbers, or return ``None`` if it cannot be converted to one."""
     with suppress(TypeError, ValueError):
         array = np.asarray(value)
         return array if array.dtype.kind in "biuf" else None

@@ -76,7 +76,7 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
 
 
 def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, str]]:
-    """Return the model and the wrappers of its environment, each with the name of the attribute that is the next.
+    """List the model and the wrappers of its environment, each with the name of the attribute that is the next.
 
     A wrapper around something that is not a ``VecEnv`` is no wrapper, but the environment.
     """
@@ -91,7 +91,7 @@ def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, 
 def _checking_actions(
     take: Callable[[Actions], Returned], layout: Layout, watch: Watch
 ) -> Callable[[Actions], Returned]:
-    """Return a method that takes only finite actions."""
+    """Make a method that takes only finite actions."""
 
     def checked(actions: Actions) -> Returned:
         check_actions(layout.to_rows(actions), watch)
@@ -137,12 +137,12 @@ class StandIn:
 
 
 def original(env: VecEnv) -> VecEnv:
-    """Return the environment behind a stand-in; any other environment is returned as it is."""
+    """Find the environment behind a stand-in; any other environment is returned as it is."""
     return env._inner if isinstance(env, StandIn) else env
 
 
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
-    """Return whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
+    """Whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
     is_plain = isinstance(env, DummyVecEnv) and not isinstance(env.observation_space, spaces.Tuple)
     return is_plain and _are_those_of(DummyVecEnv, env, REPLACED)
 
@@ -316,7 +316,7 @@ class CheckedStacks:
                 self._watch.note_reward(reward, i)
 
     def _find_ended(self, dones: object) -> list[int]:
-        """Return the indices of the environments in which an episode ended."""
+        """Find the indices of the environments in which an episode ended."""
         if not self._is_array(dones, "biuf") or (dones.dtype.kind != "b" and not np.isin(dones, (0, 1)).all()):
             self._watch.refuse("done", show(dones), "an array with True or False for each environment", None)
         return [i for i, done in enumerate(dones.tolist()) if done]
@@ -333,7 +333,7 @@ class CheckedStacks:
 
 
 def _is_row(observation: object, stacked: VecEnvObs, i: int) -> bool:
-    """Return whether an observation equals a row. Single numbers do not count, because they are often the same."""
+    """Whether an observation equals a row. Single numbers do not count, because they are often the same."""
     if isinstance(observation, dict) and isinstance(stacked, dict):
         return all(_is_row(observation[key], stacked[key], i) for key in observation)
     if isinstance(observation, np.ndarray) and isinstance(stacked, np.ndarray):

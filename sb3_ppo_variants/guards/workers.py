@@ -28,7 +28,7 @@ class WorkerEndedError(WorkerError):
 
     @classmethod
     def of(cls, env_index: int, process: BaseProcess) -> "WorkerEndedError":
-        """Return the error of a process that has ended or closed its pipe, which says how."""
+        """Make the error of a process that has ended or closed its pipe, which says how."""
         process.join(SECONDS_AFTER_CLOSING)
         code = process.exitcode
         if code is None:
@@ -149,7 +149,7 @@ class Exchange:
 
 
 def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
-    """Return a function that waits for something to receive, with an optional limit in seconds.
+    """Make a function that waits for something to receive, with an optional limit in seconds.
 
     The function returns whether there is something to receive. It raises an ``EOFError`` if the process ends without
     having sent anything: other workers may keep the pipe open.

@@ -67,7 +67,7 @@ LITERALS = "with literal arguments, as in SPO(0.2), mine:SPO(epsilon=0.2) or EWM
 
 
 def list_objectives() -> dict[str, type[Objective]]:
-    """Return the objectives that this package exports, by name."""
+    """List the objectives that this package exports, by name."""
     exported = {name: globals()[name] for name in __all__}
     return {
         name: found
@@ -77,7 +77,7 @@ def list_objectives() -> dict[str, type[Objective]]:
 
 
 def read_objective(text: str) -> Objective:
-    """Return the objective that a text stands for: the name of its class, and literal arguments.
+    """Read the objective that a text stands for: the name of its class, and literal arguments.
 
     The class is one of this package, or one that is imported: ``module:Class``. The arguments are not evaluated as
     code. They may be objectives of this package.

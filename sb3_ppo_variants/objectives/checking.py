@@ -132,7 +132,7 @@ def _compare(objective: ArrayObjective, samples: Points) -> None:
 
 
 def _beside_kinks(objective: Objective, grid: Points) -> Points:
-    """Return samples on both sides of each kink between neighbours in the grid."""
+    """Pick samples on both sides of each kink between neighbours in the grid."""
     one = len(STATES)
     low, high = (Points(*(array[part] for array in grid)) for part in (slice(None, -one), slice(one, None)))
     at_low, at_high = (_by_autograd(objective, side).d_log_ratio for side in (low, high))

@@ -96,7 +96,7 @@ class Batch(Generic[TensorOrArray]):
             return value
 
     def renyi(self, order: float) -> TensorOrArray:
-        """Return the Renyi divergence D(old || new) of an order in each state, likewise; not for arrays."""
+        """Compute the Renyi divergence D(old || new) of an order in each state, likewise; not for arrays."""
         of_order: Callable[[float], TensorOrArray] = self._source("renyi") or self._refuse("renyi")
         return of_order(order)
 
@@ -255,7 +255,7 @@ class NativeObjective(ArrayObjective):
 
 
 def is_given_with_loss(objective: Objective, member: str) -> bool:
-    """Return whether an objective has a member that belongs to its loss, and not to one that it has overridden."""
+    """Whether an objective has a member that belongs to its loss, and not to one that it has overridden."""
     for cls in type(objective).__mro__:
         members = cls.__dict__
         if member in members and member not in getattr(cls, "__abstractmethods__", ()):
@@ -266,12 +266,12 @@ def is_given_with_loss(objective: Objective, member: str) -> bool:
 
 
 def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
-    """Return whether the native library computes an objective without calling Python."""
+    """Whether the native library computes an objective without calling Python."""
     return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
 
 
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
-    """Return the losses and the gradient of an objective.
+    """Compute the losses and the gradient of an objective.
 
     :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
         ``(batch,)``, or if a KL has a derivative although the objective does not need it

@@ -124,7 +124,7 @@ class SAPO(NativeObjective):
 
 
 def gradient_of_gate(batch: Batch[np.ndarray], tau: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the losses -(4 / tau) sigmoid(tau (r - 1)) A, and the derivatives of their mean with respect to log r."""
+    """Compute the losses -(4 / tau) sigmoid(tau (r - 1)) A, and the derivatives of their mean with respect to log r."""
     half = np.tanh(tau / 2 * (batch.ratio - 1))  # 2 sigmoid(x) - 1, which does not overflow.
     losses = -2 / tau * (1 + half) * batch.advantages
     return losses, -(1 - half**2) * batch.ratio * batch.advantages / len(losses)

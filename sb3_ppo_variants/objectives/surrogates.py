@@ -44,7 +44,7 @@ class Clipped(NativeObjective):
 
 
 def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: float | np.ndarray) -> Gradient:
-    """Return the gradient of -E[min(r A, clip(r, low, high) A)].
+    """Compute the gradient of -E[min(r A, clip(r, low, high) A)].
 
     :param batch: the minibatch
     :param low: the lower bound of r, one number or one per sample
@@ -150,7 +150,7 @@ class AdaptiveKL(KLPenalized):
 
 
 def adapt_kl_coef(kl_coef: float, kl: float, desired_kl: float) -> float:
-    """Return the coefficient of the next update, section 4 of https://arxiv.org/abs/1707.06347.
+    """Compute the coefficient of the next update, section 4 of https://arxiv.org/abs/1707.06347.
 
     If d < d_targ / 1.5, beta is halved; if d > 1.5 d_targ, it is doubled.
 

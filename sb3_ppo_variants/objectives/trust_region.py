@@ -97,7 +97,7 @@ class Line(NamedTuple):
 
 
 def range_of_ratio(line: Line, delta: float) -> tuple[Rows, Rows]:
-    """Return the least and the greatest ratio of the action's probability where the KL is at most delta.
+    """Find the least and the greatest ratio of the action's probability where the KL is at most delta.
 
     Newton's method solves sqrt(2 KL(w)) = sqrt(2 delta), which is nearly linear, and bisection takes over where it
     leaves the interval.
@@ -120,7 +120,7 @@ def range_of_ratio(line: Line, delta: float) -> tuple[Rows, Rows]:
 
 
 def line_through(old_parameters: tuple[Rows, ...], actions: Rows, old_log_prob: Rows) -> Line:
-    """Return the line for the distribution from which actions were drawn.
+    """Find the line for the distribution from which actions were drawn.
 
     Its family is that whose log-probabilities of the actions are those of the rollout.
 
@@ -148,7 +148,7 @@ def line_through(old_parameters: tuple[Rows, ...], actions: Rows, old_log_prob: 
 
 
 def _log_probs_of_outcomes(parameters: list[Rows], actions: Rows) -> Rows | None:
-    """Return the log-probability of each dimension of discrete actions, or ``None`` if the shapes are not theirs."""
+    """Compute the log-probability of each dimension of discrete actions, or ``None`` if the shapes are not theirs."""
     rows = np.arange(len(actions))
     if len(parameters) == 1 and parameters[0].shape == actions.shape and actions.shape[1] > 1:
         return -np.logaddexp(0, np.where(actions == 1, -1, 1) * parameters[0])
@@ -165,7 +165,7 @@ def _log_probs_of_outcomes(parameters: list[Rows], actions: Rows) -> Rows | None
 
 
 def line_of_gaussian(z2: Rows) -> Line:
-    """Return the line of a Gaussian with independent dimensions.
+    """Find the line of a Gaussian with independent dimensions.
 
     In units of the old standard deviation, the new mean is w z and the new variance (1 - w)(1 + w z^2).
 
@@ -198,7 +198,7 @@ def line_of_gaussian(z2: Rows) -> Line:
 
 
 def line_of_outcomes(probs: Rows) -> Line:
-    """Return the line of independent discrete distributions.
+    """Find the line of independent discrete distributions.
 
     The probability of the outcome that was drawn is multiplied by 1 + w (1 - p) / p, and those of the others by 1 - w.
 

@@ -105,7 +105,7 @@ class AsymmetricPolicy(Asymmetric, MultiInputActorCriticPolicy):
 
 
 def _in_space(name: str, keys: Sequence[str] | None, space: spaces.Dict) -> list[str]:
-    """Return keys in the order of a space.
+    """Sort keys in the order of a space.
 
     :raises ArgumentError: if the space has no such key
     """

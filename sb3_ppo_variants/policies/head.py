@@ -46,7 +46,7 @@ class ActionHead(BasePolicy):
 
     @abstractmethod
     def _make_distribution(self) -> Distribution:
-        """Return the distribution, whose layer the policy then makes."""
+        """Make the distribution, whose layer the policy then makes."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         made = self.action_dist = self._make_distribution()
@@ -66,7 +66,7 @@ class ActionHead(BasePolicy):
 
 @cache
 def with_head(policy_class: type[BasePolicy], head: type[ActionHead]) -> type[ActionHead]:
-    """Return the class of policies like these whose actions a head draws.
+    """Make the class of policies like these whose actions a head draws.
 
     Arguments that the class of the policies itself declares are its own, even if the head has some of the same names.
     """
@@ -159,7 +159,7 @@ class HybridActions(ActionHead):
         return {**super()._get_constructor_parameters(), "action_space": self.layout.space}
 
     def predict(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[np.ndarray, ...] | None]:
-        """Return the actions for observations; see SB3.
+        """Predict the actions for observations; see SB3.
 
         :return: an element of the action space, or a list with one for each environment, and the next states
         """

@@ -115,7 +115,7 @@ class PolicyKind:
 
     @classmethod
     def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
-        """Return the class of the policy to create. A model and its files name SB3's or sb3-contrib's class.
+        """Choose the class of the policy to create. A model and its files name SB3's or sb3-contrib's class.
 
         :raises ArgumentError: if ``policy_kwargs`` does not fit the action space
         """
@@ -128,7 +128,7 @@ class PolicyKind:
 
     @classmethod
     def _head_for(cls, policy_class: type[BasePolicy], model: OnPolicyAlgorithm) -> type[ActionHead] | None:
-        """Return what draws the actions of policies of a class, or ``None`` if they draw them themselves."""
+        """Choose what draws the actions of policies of a class, or ``None`` if they draw them themselves."""
         if issubclass(policy_class, ActionHead):
             return None
         if is_hybrid(model.action_space):
@@ -138,11 +138,11 @@ class PolicyKind:
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
-        """Return the entries of ``policy_kwargs`` that the policy's constructor takes."""
+        """Pick out the entries of ``policy_kwargs`` that the policy's constructor takes."""
         return model.policy_kwargs
 
     def buffer_class(self, chosen: type[RolloutBuffer]) -> type[RolloutBuffer]:
-        """Return the class of the buffer of a model that names another one, which its files name too."""
+        """Choose the class of the buffer of a model that names another one, which its files name too."""
         return with_parameters(chosen)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
@@ -171,11 +171,11 @@ class PolicyKind:
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
-        """Return only the values of a minibatch, shape ``(batch,)``."""
+        """Evaluate only the values of a minibatch, shape ``(batch,)``."""
         return self.values(samples.observations, samples.more).flatten()
 
     def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
-        """Return the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
+        """Read the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
         distribution = self._latest_distribution("evaluate_actions", samples.observations, samples.more)
         divergences = divergences_of(distribution)
         return divergences, divergences.parameters(distribution)
@@ -183,7 +183,7 @@ class PolicyKind:
     # Rollouts
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
-        """Return the distributions in all states of a rollout in the order of its rows, in chunks.
+        """Compute the distributions in all states of a rollout in the order of its rows, in chunks.
 
         :param buffer: a full buffer, whether or not it has been read before
         :return: an iterator, which may yield the same object each time with different parameters
@@ -194,11 +194,11 @@ class PolicyKind:
             yield self.distribution(*inputs_at(buffer, np.arange(start, min(start + ROWS_AT_ONCE, n_rows))))
 
     def of_first_state(self, observations: PyTorchObs) -> tuple[Distribution, th.Tensor]:
-        """Return the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
+        """Compute the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
         return self.distribution(observations), self.values(observations)
 
     def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
-        """Return the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
+        """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
         if not self.has_distribution():
             return None
         return known_parameters(self._latest_distribution("forward", observations, more))
@@ -206,12 +206,12 @@ class PolicyKind:
     # The methods of the policy, which other kinds call with more arguments
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
-        """Return the distributions of actions."""
+        """Compute the distributions of actions."""
         distribution: Distribution = self.policy.get_distribution(observations, **self.masks(more))
         return distribution
 
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
-        """Return the values, shape ``(n, 1)``."""
+        """Compute the values, shape ``(n, 1)``."""
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
@@ -225,7 +225,7 @@ class PolicyKind:
     # What is known about the policy
 
     def _latest_distribution(self, method: str, observations: PyTorchObs, more: More) -> Distribution:
-        """Return the distributions that the last call of a policy method left behind, or else compute them again.
+        """Read the distributions that the last call of a policy method left behind, or else compute them again.
 
         SB3's and sb3-contrib's methods leave that of ``get_distribution`` in ``action_dist``, which saves a second
         forward pass. A policy that overrides one may not do so.
@@ -236,11 +236,11 @@ class PolicyKind:
         return latest
 
     def _overrides(self, method: str) -> bool:
-        """Return whether the policy's class has another method of this name than the class that its kind is for."""
+        """Whether the policy's class has another method of this name than the class that its kind is for."""
         return getattr(type(self.policy), method, None) is not getattr(self.policies[0], method)
 
     def has_distribution(self) -> bool:
-        """Return whether ``get_distribution`` belongs to the policy.
+        """Whether ``get_distribution`` belongs to the policy.
 
         A policy that overrides both methods of training may have networks of its own, about which an inherited
         ``get_distribution`` knows nothing.
@@ -282,11 +282,11 @@ class ActingPolicy:
         return Acted(actions, values, log_probs, parameters, columns=given, seen=given)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
-        """Return the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""
+        """Estimate the value of the state in which the last step of :meth:`act` ended an episode, shape ``(1, 1)``."""
         return self._kind.values(observation)
 
     def last_values(self, observations: PyTorchObs, dones: np.ndarray) -> th.Tensor:
-        """Return the values of the states after the last step, shape ``(n_envs, 1)``.
+        """Estimate the values of the states after the last step, shape ``(n_envs, 1)``.
 
         :param dones: whether the last step ended an episode, shape ``(n_envs,)``
         """
@@ -374,20 +374,20 @@ class Aliases(Mapping[str, type[BasePolicy]]):
 
 
 def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
-    """Return the family of a class of policies or of rollout buffers."""
+    """Find the family of a class of policies or of rollout buffers."""
     modules = [base.__module__ for base in cls.__mro__]
     found = (family for family in FAMILIES if any(module.startswith(family.package) for module in modules))
     return next(found, FAMILIES[-1])
 
 
 def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
-    """Return the kind of a policy, which evaluates it."""
+    """Find the kind of a policy, which evaluates it."""
     return kind_of_class(type(policy))(policy)
 
 
 @cache
 def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
-    """Return the kind of the policies of a class."""
+    """Find the kind of the policies of a class."""
     return _family(cls).kind()
 
 

@@ -51,7 +51,7 @@ class LinearAndStd(nn.Linear):
         self.log_std = log_std
 
     def forward(self, latent: th.Tensor) -> th.Tensor:
-        """Return the outputs and the parameters, shape ``(batch, n_outputs + n_stds)``."""
+        """Compute the outputs and the parameters, shape ``(batch, n_outputs + n_stds)``."""
         outputs = super().forward(latent)
         return th.cat([outputs, self.log_std.expand(len(outputs), -1)], dim=1)
 

@@ -101,7 +101,7 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         episode_starts: th.Tensor,
         action_masks: th.Tensor | np.ndarray | None = None,
     ) -> object:
-        """Return the distribution of the allowed actions, and the next states; see sb3-contrib."""
+        """Get the distribution of the allowed actions, and the next states; see sb3-contrib."""
         with self._masked(action_masks):
             return super().get_distribution(obs, lstm_states, episode_starts)  # type: ignore[arg-type]
 
@@ -113,12 +113,12 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         episode_starts: th.Tensor,
         action_masks: th.Tensor | None = None,
     ) -> object:
-        """Return values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
+        """Compute values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
         with self._masked(action_masks):
             return super().evaluate_actions(obs, actions, lstm_states, episode_starts)  # type: ignore[arg-type]
 
     def predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
-        """Return actions and the next states; see sb3-contrib."""
+        """Choose actions and the next states; see sb3-contrib."""
         with self._masked(action_masks):
             return super().predict(*args, **kwargs)
 
@@ -159,7 +159,7 @@ class MaskedSequences(RolloutBuffer):
     pad: Callable[..., th.Tensor]
 
     def get(self, batch_size: int | None = None) -> Iterator[MaskableRecurrentSamples]:  # type: ignore[override]
-        """Return the minibatches of one epoch; see sb3-contrib."""
+        """Get the minibatches of one epoch; see sb3-contrib."""
         if self.full and not self.generator_ready:
             self.action_masks = self.swap_and_flatten(self.action_masks)
         yield from super().get(batch_size)  # type: ignore[misc]

@@ -108,7 +108,7 @@ class Recurrent(PolicyKind):
 
     @classmethod
     def _is_plain(cls, model: OnPolicyAlgorithm) -> bool:
-        """Return whether the policy has sb3-contrib's constructor. Others may give arguments another meaning."""
+        """Whether the policy has sb3-contrib's constructor. Others may give arguments another meaning."""
         return model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
@@ -127,7 +127,7 @@ class Recurrent(PolicyKind):
 
     @staticmethod
     def without_starts(samples: Samples) -> Samples:
-        """Return the same minibatch with no episode starts, because sb3-contrib loops over all steps if there are any.
+        """Make the same minibatch with no episode starts, because sb3-contrib loops over all steps if there are any.
 
         Sequences are cut where an episode begins, so only their first steps can be episode starts. Such sequences get
         initial states of zero instead, which has the same effect.
@@ -196,7 +196,7 @@ class Recurrent(PolicyKind):
     def _first_states(
         self, buffer: RecurrentRolloutBuffer | RecurrentDictRolloutBuffer, env_index: int
     ) -> HiddenStates:
-        """Return the actor's states before the first step of an environment."""
+        """Read the actor's states before the first step of an environment."""
         row = env_index * buffer.buffer_size
         both = (buffer.hidden_states_pi, buffer.cell_states_pi)
         # Until the buffer is first read, the dimensions of these arrays begin with steps, layers, environments.

@@ -249,7 +249,7 @@ OWN: dict[str, Hyperparameters] = {
 
 
 def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """Return the hyperparameters of every environment for an algorithm.
+    """List the hyperparameters of every environment for an algorithm.
 
     :param algorithm: such as ``"ppo_clip"``, or a key of ``BASELINES``
     """

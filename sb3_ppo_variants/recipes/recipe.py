@@ -62,7 +62,7 @@ class Protocol:
     annealed: Sequence[str] = ()
 
     def over(self, entry: Hyperparameters) -> Hyperparameters:
-        """Return the hyperparameters of an entry with the protocol's changes."""
+        """Complete the hyperparameters of an entry with the protocol's changes."""
         return {**entry, **self.changes, **self._share(entry, changes_win=True)}
 
     def under(self, changes: Hyperparameters) -> Hyperparameters:
@@ -73,7 +73,7 @@ class Protocol:
         return {**changes, **self._share(changes, changes_win=False)}
 
     def _share(self, others: Hyperparameters, changes_win: bool) -> Hyperparameters:
-        """Return the ``policy_kwargs`` of both, and the protocol's wrapper around those of the others."""
+        """Combine the ``policy_kwargs`` of both, and the protocol's wrapper around those of the others."""
         shared: Hyperparameters = {}
         theirs, own = others.get("policy_kwargs"), self.changes.get("policy_kwargs")
         if theirs is not None and own is not None:
@@ -93,7 +93,7 @@ class Protocol:
 
 
 def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
-    """Return each of the wrappers with its arguments, the innermost first."""
+    """List each of the wrappers with its arguments, the innermost first."""
     if env_wrapper is None:
         return []
     listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
@@ -101,7 +101,7 @@ def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]
 
 
 def _merge(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
-    """Return the values of both, those of ``above`` if they differ; dicts within them are merged too."""
+    """Merge the values of both, those of ``above`` if they differ; dicts within them are merged too."""
     shared = below.keys() & above.keys()
     both = [name for name in shared if isinstance(below[name], dict) and isinstance(above[name], dict)]
     return {**below, **above, **{name: _merge(below[name], above[name]) for name in both}}
@@ -220,7 +220,7 @@ def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
 def recipe(
     algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: object
 ) -> Recipe:
-    """Return the recipe for an algorithm and an environment.
+    """Make the recipe for an algorithm and an environment.
 
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
@@ -247,7 +247,7 @@ def recipe(
 
 
 def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
-    """Return the hyperparameters for an environment.
+    """Select the hyperparameters for an environment.
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
@@ -289,7 +289,7 @@ def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperpa
 
 
 def _load(name: str, path: object) -> Any:
-    """Return what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
+    """Load what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
 
     :param name: the hyperparameter, for the error message
     :raises ArgumentError: if there is no such module, or no such name in it
@@ -334,7 +334,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
 
 def schedule(name: str, value: object) -> object:
-    """Return what a text stands for: a schedule (``"lin_x"``) or, as a step size, a :class:`KLAdaptive` with arguments.
+    """Read what a text stands for: a schedule (``"lin_x"``) or, as a step size, a :class:`KLAdaptive` with arguments.
 
     Any other value is returned unchanged.
 

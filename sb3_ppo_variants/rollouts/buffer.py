@@ -93,7 +93,7 @@ class WithParameters(RolloutBuffer):
 
 @cache
 def with_parameters(buffer_class: type[RolloutBuffer], *before: type[RolloutBuffer]) -> type[WithParameters]:
-    """Return a class that adds the columns to a class of rollout buffers.
+    """Make a class that adds the columns to a class of rollout buffers.
 
     :param before: what comes before the class among the bases of the new one
     """
@@ -110,7 +110,7 @@ def _empty_buffer(*bases: type[RolloutBuffer]) -> WithParameters:
 
 @cache
 def _with_attributes(samples_class: type[Read]) -> type[Read]:
-    """Return a class of named tuples like this one, whose instances take further attributes."""
+    """Make a class of named tuples like this one, whose instances take further attributes."""
     return type(samples_class.__name__, (samples_class,), {"__module__": __name__})
 
 
@@ -121,20 +121,20 @@ def forget_parameters(buffer: RolloutBuffer) -> None:
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
-    """Return one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
+    """Arrange one of a buffer's arrays in the order of its rows, whether or not the buffer has flattened itself."""
     # SB3's buffers never flatten the arrays that no minibatch contains, such as rewards.
     is_flat = buffer.generator_ready and len(array) == buffer.buffer_size * buffer.n_envs
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
 def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
-    """Return the index of rows of a rollout into the arrays of its buffer."""
+    """Compute the index of rows of a rollout into the arrays of its buffer."""
     # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
     return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
 
 
 def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
-    """Return the observations in rows of a rollout, and the action masks, if the buffer has any."""
+    """Read the observations in rows of a rollout, and the action masks, if the buffer has any."""
     where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
     observations: Any = buffer.observations
     if isinstance(observations, dict):
@@ -159,7 +159,7 @@ class Columns:
         self._computed: dict[OverRollout, np.ndarray] = {}
 
     def read(self, name: str, rows: np.ndarray, convert: Callable[[np.ndarray], Any]) -> Any:
-        """Return some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
+        """Read some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
 
         :param convert: is applied to each array
         """

@@ -43,7 +43,7 @@ class Actor(Protocol):
         """Return what callbacks find in their ``locals`` about the last step of :meth:`act`, by SB3's names."""
 
     def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
-        """Return the value of the state in which the last step ended an episode, as a number or an array of one."""
+        """Estimate the value of the state in which the last step ended an episode, as a number or an array of one."""
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the last step of :meth:`act` to the buffer.
@@ -126,7 +126,7 @@ def collect(
 
 
 def _last_observations(model: OnPolicyAlgorithm) -> Observations:
-    """Return the observations that the model acts on.
+    """Read the observations that the model acts on.
 
     :raises RuntimeError: if there are none
     """
@@ -139,7 +139,7 @@ def _last_observations(model: OnPolicyAlgorithm) -> Observations:
 
 
 def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the bounds to which actions are clipped for the environments, or ``None`` if they are not clipped.
+    """Find the bounds to which actions are clipped for the environments, or ``None`` if they are not clipped.
 
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
     """
@@ -153,6 +153,6 @@ def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None
 
 
 def _has_no_width(space: spaces.Box) -> bool:
-    """Return whether bounds are so far apart that their distance is not a finite number."""
+    """Whether bounds are so far apart that their distance is not a finite number."""
     with np.errstate(over="ignore"):
         return not np.isfinite(space.high - space.low).all()

@@ -200,7 +200,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
 
 
 def _find_destination(path: Path) -> Path:
-    """Return the path that SB3 would write to, and create its folder if it does not exist."""
+    """Find the path that SB3 would write to, and create its folder if it does not exist."""
     if path.suffix == "":
         path = Path(f"{path}.zip")
     if path.is_dir():

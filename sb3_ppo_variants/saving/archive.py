@@ -80,7 +80,7 @@ class Archive:
         return self._tensors(VARIABLES)
 
     def error(self, part: str, fault: str) -> DamagedFileError:
-        """Return an error that names this file and the member or attribute at fault."""
+        """Make an error that names this file and the member or attribute at fault."""
         return DamagedFileError(self.name, part.removesuffix(STATE), fault)
 
     def _json(self, member: str) -> Values:
@@ -132,7 +132,7 @@ class Archive:
         return replace(self, members={NOTE: content, **others})
 
     def to_file(self) -> io.BytesIO:
-        """Return the archive as a file in memory of the same name."""
+        """Write the archive to a file in memory of the same name."""
         file = io.BytesIO()
         file.name = self.name
         with zipfile.ZipFile(file, "w") as archive:
@@ -207,5 +207,5 @@ def _replace_own_hash(note: bytes, old: object, new: str) -> bytes:
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 hash of a content, as hexadecimal digits."""
+    """Compute the SHA-256 hash of a content, as hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

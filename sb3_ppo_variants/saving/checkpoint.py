@@ -187,7 +187,7 @@ def _get_records(logger: Logger) -> list[Values]:
 
 
 def _get_plain_records(logger: Logger) -> list[Values]:
-    """Return the recorded values, except those without a plain form, such as figures."""
+    """Get the recorded values, except those without a plain form, such as figures."""
     keys = [key for key, value in logger.name_to_value.items() if plain.is_plain(value)]
     return [{key: values[key] for key in keys if key in values} for values in _get_records(logger)]
 
@@ -202,20 +202,20 @@ def _name_step(step: int) -> str:
 
 
 def list_steps(folder: Path) -> dict[int, Path]:
-    """Return everything in a folder that has the name of a checkpoint, by step, newest first."""
+    """List everything in a folder that has the name of a checkpoint, by step, newest first."""
     steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
     found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name_step(int(step))}
     return dict(sorted(found.items(), reverse=True))
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a path is a checkpoint, which may be damaged. An empty folder counts as one without its files."""
+    """Whether a path is a checkpoint, which may be damaged. An empty folder counts as one without its files."""
     names = os.listdir(path) if path.is_dir() else ["not a folder"]
     return not names or HASHES in names or STATE in names
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether a path is a checkpoint and contains nothing else, so that nothing of the user's can be lost."""
+    """Whether a path is a checkpoint and contains nothing else, so that nothing of the user's can be lost."""
     if path.is_symlink() or not is_checkpoint(path):
         return False
     names = os.listdir(path)
@@ -223,7 +223,7 @@ def is_replaceable(path: Path) -> bool:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether all files of a checkpoint are present and undamaged."""
+    """Whether all files of a checkpoint are present and undamaged."""
     try:
         Checkpoint.read(folder)
     except DamagedFileError:
@@ -259,7 +259,7 @@ def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
+    """Find the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
     path = path.resolve()
     if (path / HASHES).exists() or (is_checkpoint(path) and path in list_steps(path.parent).values()):
         return Checkpoint.read(path)

@@ -52,7 +52,7 @@ def check_states(owners: State, given: State, file: str, exact_match: bool = Tru
 
 
 def has_numbers(values: th.Tensor) -> bool:
-    """Return whether a tensor holds its numbers one by one, unlike a sparse one or one without memory."""
+    """Whether a tensor holds its numbers one by one, unlike a sparse one or one without memory."""
     return values.layout is th.strided and not values.is_meta
 
 
@@ -77,7 +77,7 @@ def _find_faults_of_module(module: th.nn.Module, given: State, exact_match: bool
 
 
 def _reads_by_itself(module: th.nn.Module) -> bool:
-    """Return whether a module reads its state in a way of its own, such as with other shapes."""
+    """Whether a module reads its state in a way of its own, such as with other shapes."""
     return not type(module)._load_from_state_dict.__module__.startswith("torch.")
 
 

@@ -32,7 +32,7 @@ class NotPlainError(ValueError):
 
 
 def encode(value: object) -> object:
-    """Return the plain form of a value for ``json.dumps``, or raise a :class:`NotPlainError`."""
+    """Convert a value to its plain form for ``json.dumps``, or raise a :class:`NotPlainError`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:
@@ -44,7 +44,7 @@ def encode(value: object) -> object:
 
 
 def is_plain(value: object) -> bool:
-    """Return whether a value has a plain form."""
+    """Whether a value has a plain form."""
     try:
         encode(value)
     except NotPlainError:
@@ -53,7 +53,7 @@ def is_plain(value: object) -> bool:
 
 
 def decode(value: Any) -> Any:
-    """Return the value of a plain form, or raise a :class:`NotPlainError`; the inverse of :func:`encode`."""
+    """Convert a plain form to its value, or raise a :class:`NotPlainError`; the inverse of :func:`encode`."""
     if type(value) in PLAIN:
         return value
     if type(value) is list:

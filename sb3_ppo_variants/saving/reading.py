@@ -170,7 +170,7 @@ def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: V
 
 
 def get_plain_forms(attributes: Values) -> Values:
-    """Return the plain forms of all attributes of a model that have one."""
+    """Get the plain forms of all attributes of a model that have one."""
     plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
     forms = {name: plain.encode(value) for name, value in plain_ones.items()}
     for name, value in plain_ones.items():
@@ -238,7 +238,7 @@ def read_values(
 
 
 def _as_attributes(arguments: Values) -> Values:
-    """Return arguments of the constructor as the attributes that a model keeps."""
+    """Convert arguments of the constructor to the attributes that a model keeps."""
     values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
     return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
 
@@ -262,7 +262,7 @@ def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
 
 
 def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
-    """Return the names of the attributes of a new model.
+    """Find the names of the attributes of a new model.
 
     Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
     """
@@ -318,7 +318,7 @@ def _decode(archive: Archive, names: Collection[str], known: Values) -> Values:
 
 
 def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: str | type[BasePolicy]) -> type[BasePolicy]:
-    """Return the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
+    """Get the class of the policy, which may be given by an alias, if it can be trained like the saved one."""
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
         raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")

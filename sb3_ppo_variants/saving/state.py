@@ -37,7 +37,7 @@ Memories: TypeAlias = dict[str, list[Values]]
 
 
 def get_random_state() -> Values:
-    """Return the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
+    """Get the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
     has_begun: Callable[[], bool] = th.cuda.is_initialized  # PyTorch does not annotate it.
     cuda = th.cuda.get_rng_state_all() if has_begun() else []
     return {
@@ -106,7 +106,7 @@ def seed_episodes(env: VecEnv, seed: int) -> None:
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
-    """Return the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format.
+    """Pickle the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format.
 
     :raises ArgumentError: if a wrapper does not pickle its complete state
     """
@@ -128,7 +128,7 @@ def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
 
 
 def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
-    """Return the pickled state for this wrapper, without attributes that belong to the environment inside it."""
+    """Unpickle the state for this wrapper, without attributes that belong to the environment inside it."""
     saved, cls = pickle.loads(pickled), type(wrapper).__name__
     if not isinstance(wrapper, type(saved)):
         raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} instead")
@@ -146,7 +146,7 @@ def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
 
 
 def get_memories(callback: BaseCallback) -> Memories:
-    """Return the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
+    """Get the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
     memories: Memories = defaultdict(list)
     for one in walk(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]

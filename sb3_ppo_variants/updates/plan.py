@@ -91,7 +91,7 @@ class KLAdaptive:
         return self.every == "minibatch"
 
     def adapted(self, learning_rate: float, kl: float) -> float:
-        """Return the next step size.
+        """Compute the next step size.
 
         :param learning_rate: the last step size
         :param kl: the mean of KL(old || new). A KL of 0 changes nothing, since the policy has not moved
@@ -122,7 +122,7 @@ for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, 
 def rollout_normalizer(
     advantages: np.ndarray, processes: Processes = ALONE
 ) -> Callable[[TensorOrArray], TensorOrArray]:
-    """Return a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
+    """Make a function that normalises advantages over a whole rollout, as OpenAI Baselines does.
 
     It uses the mean and the standard deviation of all advantages in the rollout.
 
@@ -290,7 +290,7 @@ class Updates(ABC):
 
     @abstractmethod
     def descents(self, model: Trained) -> list[Descent]:
-        """Return the descents of the next update, the policy's first."""
+        """Plan the descents of the next update, the policy's first."""
 
     @abstractmethod
     def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
@@ -308,7 +308,7 @@ class JointUpdates(Updates):
         """Do nothing: the policy already has its optimizer."""
 
     def descents(self, model: Trained) -> list[Descent]:
-        """Return a single descent for the whole loss."""
+        """Plan a single descent for the whole loss."""
         policy, rate = model.policy, model.learning_rate
         return [
             Descent(

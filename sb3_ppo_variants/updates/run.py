@@ -34,7 +34,7 @@ class Measured:
     epoch_start: int
 
     def averaged(self, processes: Processes) -> "Measured":
-        """Return the means over all processes, whose minibatches have the same size."""
+        """Compute the means over all processes, whose minibatches have the same size."""
         if not self.values:
             return self
         columns = [th.from_numpy(array.astype(np.float64)) for array in self.values.values()]
@@ -61,7 +61,7 @@ class Measured:
 
 
 def summary(descents: Sequence[Measured]) -> dict[str, float]:
-    """Return SB3's ``train/*`` values by name.
+    """Compute SB3's ``train/*`` values by name.
 
     As in SB3, ``train/loss`` is the loss of the last minibatch, ``train/approx_kl`` is the mean over the last epoch,
     and all others are means over the update. If policy and value have separate descents, ``train/loss`` is the sum of
@@ -111,7 +111,7 @@ class Update(Protocol):
         """Run all passes of a descent over the rollout, or fewer if ``stop`` ends them early."""
 
     def measured(self) -> Measured:
-        """Return the statistics measured on the minibatches of the last descent, as far as it came."""
+        """Collect the statistics measured on the minibatches of the last descent, as far as it came."""
 
     def check_finite(self) -> None:
         """Check that all parameters are finite.

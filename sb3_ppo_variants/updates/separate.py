@@ -102,7 +102,7 @@ def separate(arguments: dict[str, Any]) -> SeparateUpdates:
 
 
 def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
-    """Return the updates that the argument ``updates`` describes.
+    """Make the updates that the argument ``updates`` describes.
 
     :param updates: the argument, or the attribute, which may have been set after construction
     :param prepared: the updates that have created the optimizers of the model, if it already has optimizers
@@ -122,7 +122,7 @@ def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = 
 
 
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
-    """Return the parameters of the policy and those of the value function.
+    """Find the parameters of the policy and those of the value function.
 
     Parameters that values depend on belong to the value function. All others belong to the policy, even if actions do
     not depend on them either.
@@ -160,7 +160,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
 
 
 def _depends(policy: ActorCriticPolicy, output: th.Tensor) -> set[str]:
-    """Return the names of the parameters that an output depends on, except frozen ones."""
+    """Find the names of the parameters that an output depends on, except frozen ones."""
     if not output.requires_grad:
         return set()
     named = {name: parameter for name, parameter in policy.named_parameters() if parameter.requires_grad}

@@ -123,7 +123,7 @@ class NativeActor:
         return np.zeros(shape, self._dtype)
 
     def _scales_in_library(self) -> bool:
-        """Return whether the library scales actions from [-1, 1]: not if the policy has its own way to do so."""
+        """Whether the library scales actions from [-1, 1]: not if the policy has its own way to do so."""
         policy = self._policy
         defined = [each for each in (policy, *type(policy).__mro__) if "unscale_action" in vars(each)]
         return policy.squash_output and defined == [BoxActions, BasePolicy]
@@ -194,7 +194,7 @@ class NativeActor:
             acting.noise_size = 0 if matrices is single else shape[0] * shape[1]
 
     def _bounded(self, actions: np.ndarray) -> np.ndarray:
-        """Return actions in the form that the environments expect."""
+        """Bring actions into the form that the environments expect."""
         if self._policy.squash_output:
             actions = self._policy.unscale_action(actions)
         elif self._bounds is not None:
@@ -271,10 +271,10 @@ def _check_finite(array: np.ndarray) -> None:
 
 
 def _in_rows(steps: np.ndarray) -> np.ndarray:
-    """Return the arrays of all steps in the order of a buffer's rows."""
+    """Arrange the arrays of all steps in the order of a buffer's rows."""
     return np.ascontiguousarray(steps.swapaxes(0, 1)).reshape(-1, steps.shape[-1])
 
 
 def _like(array: np.ndarray, n_envs: int, space: AnySpace) -> np.ndarray:
-    """Return a view of a buffer's array with the shape of a space for each step and environment."""
+    """View a buffer's array with the shape of a space for each step and environment."""
     return array.reshape(-1, n_envs, *(space.shape or ()))

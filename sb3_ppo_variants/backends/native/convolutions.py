@@ -46,7 +46,7 @@ class Shape(NamedTuple):
     step: int
 
     def output(self, length: int) -> int:
-        """Return the height or width of the output for an image of this height or width."""
+        """Compute the height or width of the output for an image of this height or width."""
         return (length - self.size) // self.step + 1
 
 
@@ -80,7 +80,7 @@ class FirstLayers:
 
     @classmethod
     def find(cls, policy: ActorCriticPolicy) -> "FirstLayers | None":
-        """Return what the library computes of a policy with SB3's ``NatureCNN``: one layer with AMX, otherwise all.
+        """Find what the library computes of a policy with SB3's ``NatureCNN``: one layer with AMX, otherwise all.
 
         :return: ``None`` if it computes none of them
         """
@@ -119,7 +119,7 @@ class FirstLayers:
 
 
 def _plain_network(policy: ActorCriticPolicy) -> nn.Sequential | None:
-    """Return the layers of a policy's ``NatureCNN`` that take bytes.
+    """Find the layers of a policy's ``NatureCNN`` that take bytes.
 
     :return: ``None`` if the policy has several networks, or if hooks or replaced methods take part in them
     """
@@ -151,7 +151,7 @@ def _shapes(layers: Iterable[nn.Module], image: Sequence[int]) -> list[Shape] | 
 def find_shapes(
     image: Sequence[int], weights: Sequence[th.Tensor], biases: Sequence[th.Tensor], steps: Sequence[int]
 ) -> list[Shape] | None:
-    """Return the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
+    """Find the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
 
     :param image: height, width and channels of the images
     """

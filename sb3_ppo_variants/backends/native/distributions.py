@@ -108,7 +108,7 @@ class Drawn(ABC):
 
     @abstractmethod
     def has(self, actions: np.ndarray) -> bool:
-        """Return whether these are among its actions, shape ``(n, action_size)``."""
+        """Whether these are among its actions, shape ``(n, action_size)``."""
 
 
 class Single(Drawn):
@@ -209,7 +209,7 @@ class Hybrid(Drawn):
 
 
 def drawn_by(distribution: Distribution) -> Drawn:
-    """Return how a distribution of SB3, sb3-contrib or this package draws actions.
+    """Find out how a distribution of SB3, sb3-contrib or this package draws actions.
 
     :raises ObstacleError: if the library does not compute it
     """

@@ -71,7 +71,7 @@ class Library:
         return self._with_memory(f"ppo_act_{dtype}", *structures)
 
     def mean_kl(self, dtype: np.dtype, networks: Structure, rollout: Structure) -> float:
-        """Return the mean of KL(old || new) over the rows of a ``Rollout`` with old parameters."""
+        """Compute the mean of KL(old || new) over the rows of a ``Rollout`` with old parameters."""
         kl = ctypes.c_double()
         self._with_memory(f"ppo_compare_{dtype}", networks, rollout, kl)()
         return kl.value
@@ -117,7 +117,7 @@ class Library:
 
 @cache
 def library() -> Library | None:
-    """Return the library, or ``None`` if it was not built for this system.
+    """Load the library, or return ``None`` if it was not built for this system.
 
     :raises ImportError: if it cannot be loaded, for example because its file was cut short; or if it was built from
         other sources than those beside it, for example before a ``git pull`` in an editable installation

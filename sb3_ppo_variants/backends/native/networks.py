@@ -22,7 +22,7 @@ from sb3_ppo_variants.rollouts.loop import Observations
 
 
 def _keys_of(extractor: nn.Module) -> list[str] | None:
-    """Return the keys of the observations that a features extractor combines."""
+    """Find the keys of the observations that a features extractor combines."""
     return [*extractor.extractors] if type(extractor) is CombinedExtractor else None
 
 
@@ -54,7 +54,7 @@ class Features:
             raise ObstacleError("observations are images")
 
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
-        """Return contiguous features of shape ``(batch, inputs)``.
+        """Compute contiguous features of shape ``(batch, inputs)``.
 
         As in SB3, discrete values become one-hot vectors, and others are rounded to single precision.
         """
@@ -75,7 +75,7 @@ class Features:
 
 
 def as_batch(observation: Observations) -> Observations:
-    """Return one observation as a batch of one."""
+    """View one observation as a batch of one."""
     if isinstance(observation, dict):
         return {key: np.asarray(value)[None] for key, value in observation.items()}
     return np.asarray(observation)[None]
@@ -86,7 +86,7 @@ NO_ARRAYS: Arrays = {}
 
 
 def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
-    """Return views of parameters as arrays, by name."""
+    """View parameters as arrays, by name."""
     return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
 
 
@@ -172,7 +172,7 @@ class Architecture:
         return [actor] * of_policy + [critic] * of_value
 
     def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
-        """Return the structure of networks with these parameters, and with arrays for their gradients, by name.
+        """Fill the structure of networks with these parameters, and with arrays for their gradients, by name.
 
         :raises ObstacleError: if the parameters are not those of these networks, or have other shapes
         """
@@ -200,7 +200,7 @@ class Architecture:
 
 
 def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:
-    """Return the names of the layers of a network, and the activations between them."""
+    """Find the names of the layers of a network, and the activations between them."""
     if type(hidden) is not nn.Sequential:
         raise ObstacleError(f"hidden layers are in a {type(hidden).__name__}")
     modules = [*hidden, last]

@@ -31,7 +31,7 @@ PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 
 
 def native_test(array: np.ndarray) -> Callable[[], bool]:
-    """Return the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
+    """Choose the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
     found = library()
     if found is None or array.dtype not in FLOATS:
         return finite_test(array)
@@ -39,7 +39,7 @@ def native_test(array: np.ndarray) -> Callable[[], bool]:
 
 
 def fast_steps(env: VecEnv) -> Steps:
-    """Return the fastest object that steps an environment.
+    """Choose the fastest object that steps an environment.
 
     For an unmodified ``VecNormalize`` this is a :class:`NormalizedSteps`, if possible one with the library. All other
     environments, including subclasses of ``VecNormalize``, step by themselves.

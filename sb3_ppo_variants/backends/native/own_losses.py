@@ -155,5 +155,5 @@ class OwnValueLoss:
 
 
 def differentiate(loss: th.Tensor, leaves: Sequence[th.Tensor]) -> Sequence[th.Tensor | None]:
-    """Return the gradient of a loss; ``None`` stands for that with respect to a tensor on which it does not depend."""
+    """Compute the gradient of a loss; ``None`` stands for that with respect to a tensor on which it does not depend."""
     return th.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else [None] * len(leaves)

@@ -17,13 +17,13 @@ _INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_t
 
 
 def _enumerated(name: str) -> list[str]:
-    """Return the constants of an enumeration in ``interface.hpp``, which count from 0."""
+    """Read the constants of an enumeration in ``interface.hpp``, which count from 0."""
     (constants,) = re.findall(rf"enum {name} {{(.*?)}};", _INTERFACE, re.DOTALL)
     return [constant.strip() for constant in constants.split(",")]
 
 
 def _fields(structure: str) -> list[tuple[str, type]]:
-    """Return the fields of a structure in ``interface.hpp``."""
+    """Read the fields of a structure in ``interface.hpp``."""
     (body,) = re.findall(rf"struct {structure} {{(.*?)}};", _INTERFACE, re.DOTALL)
     functions_as_pointers = re.sub(r"\(\*(\w+)\)\(.*?\)", r"*\1", body)
     fields: list[tuple[str, type]] = []
@@ -60,7 +60,7 @@ AnyStructure = TypeVar("AnyStructure", bound=Structure)
 
 
 def as_field(value: FieldValue) -> float | None:
-    """Return a value as a field of a structure holds it: of arrays, the address.
+    """Convert a value to what a field of a structure holds it: of arrays, the address.
 
     :raises ValueError: if an array is not contiguous or not aligned
     """
@@ -77,7 +77,7 @@ def as_field(value: FieldValue) -> float | None:
 
 
 def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.ndarray:
-    """Return an array that the library is to read or to fill.
+    """Check an array that the library is to read or to fill, and return it.
 
     :param name: what it contains, for the error
     :param dtype: the type that the library takes
@@ -92,7 +92,7 @@ def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.n
 
 
 def as_array(layers: Sequence[AnyStructure]) -> "ctypes.Array[AnyStructure]":
-    """Return layers of the same kind as one contiguous array, to which a pointer to the first gives access."""
+    """Copy layers of the same kind into one contiguous array, to which a pointer to the first gives access."""
     array = (type(layers[0]) * len(layers))(*layers)
     array.kept = layers  # type: ignore[attr-defined]
     return array

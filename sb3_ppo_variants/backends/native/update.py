@@ -106,7 +106,7 @@ class TrainedPart:
         return int(self.adam.steps - self._steps_before)
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
+        """View the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
         views, start = {}, 0
         for name, parameter in self._named.items():
             views[name] = vector[start : start + parameter.numel()].reshape(parameter.shape)
@@ -150,7 +150,7 @@ def _gather(tensors: Iterable[th.Tensor]) -> np.ndarray:
 
 
 def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
-    """Return the initial state of torch's Adam."""
+    """Make the initial state of torch's Adam."""
     step = th.tensor(0.0, dtype=th.get_default_dtype())
     return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}
 
@@ -192,7 +192,7 @@ class NativeUpdate:
         self._written = False
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
-        """Return the rollout in the row order of its buffer, in the type of the networks."""
+        """Read the rollout in the row order of its buffer, in the type of the networks."""
         architecture, drawn, n = self.architecture, self.architecture.drawn, len(self.advantages)
         observations: Observations = buffer.observations
         if isinstance(observations, dict):
@@ -232,7 +232,7 @@ class NativeUpdate:
         return fitting(found, "per_sample", self.dtype, len(self.advantages), objective.numbers_per_sample)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
-        """Return an array of the buffer with a row of this shape for each state."""
+        """Read an array of the buffer with a row of this shape for each state."""
         buffer = self.plan.buffer
         rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
         return np.ascontiguousarray(rows, self.dtype)
