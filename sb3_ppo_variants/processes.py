@@ -351,7 +351,7 @@ def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor
 
 
 def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """Compute the mean of the advantages of all processes, and their standard deviation plus an epsilon, the divisor."""
+    """Compute the mean of the advantages of all processes, and the divisor: the deviation from it plus an epsilon."""
     mean, variance = mean_and_variance(advantages, processes)
     return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
 
