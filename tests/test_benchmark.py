@@ -133,6 +133,7 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
     assert list(runs) == list(few) and all(len(seconds) == 3 and min(seconds) > 0 for seconds in runs.values())
 
 
+@pytest.mark.slow
 def test_stepping_beside_processes_without_messages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +173,7 @@ def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
         venv.close()
 
 
+@pytest.mark.slow
 def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "threads.json"
     small = ["--workloads", "halfcheetah-1024", "--pairs", "1", "--threads", "2"]
