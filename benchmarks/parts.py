@@ -43,6 +43,10 @@ WORKLOADS: Mapping[str, Mapping[str, Workload]] = {
         'distribution="squashed_gaussian"': _halfcheetah(distribution="squashed_gaussian"),
         'distribution="beta"': _halfcheetah(distribution="beta"),
     },
+    "masks": {
+        "MlpPolicy": _acrobot("MlpPolicy"),
+        "MaskableMlpPolicy": _acrobot("MaskableMlpPolicy"),
+    },
     "memories": {
         "MlpLstmPolicy": _acrobot("MlpLstmPolicy"),
         "MaskableMlpLstmPolicy": _acrobot("MaskableMlpLstmPolicy"),
