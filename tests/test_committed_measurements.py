@@ -93,6 +93,9 @@ def test_the_pages_have_what_parts_cost(capsys: pytest.CaptureFixture[str]) -> N
     assert f"{squashed} times with the squashed Gaussian and {beta} times with the Beta distribution" in bounded
     assert f"training was {speeds['MaskableMlpLstmPolicy']} times as fast as with `MlpLstmPolicy`" in masked
     assert f"`MlpLstmPolicy` with a GRU was {list(speeds.values())[-1]} times as fast" in masked
+    assert main(["parts", "--report", str(ROOT / "results" / "parts-masks.json")]) == 0
+    (speed,) = re.findall(r"^\| MaskableMlpPolicy \| (\S+)", capsys.readouterr().out, re.MULTILINE)
+    assert f"`MaskableMlpPolicy` trained {speed} times as fast as `MlpPolicy`" in masked
 
 
 def test_the_page_has_the_speeds_of_threads(capsys: pytest.CaptureFixture[str]) -> None:
