@@ -16,20 +16,13 @@ from torch.nn import functional
 
 from helpers import BOX, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native import convolutions
 from sb3_ppo_variants.backends.native.convolutions import Convolve, FirstLayers, Selection, run_in_parallel
 
-pytestmark = pytest.mark.usefixtures("natively", "_all_convolutions")
+pytestmark = pytest.mark.usefixtures("natively")
 
 # Height, width and channels of images. Outputs have rows of 20, 15, 1, 14, 24 and 67 pixels in the first layer.
 IMAGES = [(84, 84, 4), (64, 64, 2), (36, 36, 1), (45, 60, 3), (36, 100, 4), (40, 272, 12)]
 FRAMES = spaces.Box(0, 255, (2, 45, 40), np.uint8)
-
-
-@pytest.fixture
-def _all_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AMX, the library would compute only the first one."""
-    monkeypatch.setattr(convolutions, "has_tiles", lambda: False)
 
 
 def network(channels: int) -> nn.Sequential:

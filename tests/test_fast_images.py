@@ -27,7 +27,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.images import Images, keep_freed_memory
-from sb3_ppo_variants.backends.native.convolutions import FirstLayers, has_tiles
+from sb3_ppo_variants.backends.native.convolutions import FirstLayers
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
 NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
@@ -207,38 +207,6 @@ def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
 
 
 FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
-
-
-def first_layers_of(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> FirstLayers | None:
-    env = noise_envs(BOX, images)
-    return FirstLayers.find(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy)
-
-
-needs_tiles = pytest.mark.skipif(not has_tiles(), reason="of processors with AMX")
-
-
-@needs_tiles
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"separate features"}))
-def test_updates_with_the_first_layer_apart(name: str) -> None:
-    cls, arguments = CASES[name]
-    assert_same(*(updated(cls, fast, BOX, images=FRAMES, **arguments) for fast in (False, True)))
-
-
-@needs_tiles
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_a_buffer_that_is_read_twice_with_the_first_layer_apart() -> None:
-    space = ACTION_SPACES["Discrete"]
-    assert_same(*(updated(PPOFixedKL, fast, space, n_updates=2, images=FRAMES) for fast in (False, True)))
-
-
-@needs_tiles
-def test_when_the_first_layer_is_computed_apart() -> None:
-    layers, others = first_layers_of(spaces.Box(0, 255, (84, 84, 4), np.uint8)), first_layers_of(IMAGE)
-    assert layers is not None and layers.tiled
-    assert others is not None and not others.tiled  # Two channels.
-    assert first_layers_of(NUMBERS, **NORMALIZED) is None
-    assert first_layers_of(share_features_extractor=False) is None
 
 
 def test_another_network_in_place_of_the_convolutions() -> None:

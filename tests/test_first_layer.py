@@ -1,4 +1,4 @@
-"""The first layer of images is computed by PyTorch if a user's own code takes part in it."""
+"""The convolutions of images are computed by PyTorch if a user's own code takes part in them."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -11,7 +11,6 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native import convolutions
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -19,13 +18,12 @@ pytestmark = pytest.mark.usefixtures("natively")
 FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
 
 
-@pytest.fixture(params=[True, False], ids=["with AMX", "without AMX"])
-def policy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Create a policy whose first layer, or whose convolutions without AMX, the library would compute."""
-    monkeypatch.setattr(convolutions, "has_tiles", lambda: request.param)
+@pytest.fixture
+def policy() -> Any:
+    """Create a policy whose convolutions the library would compute."""
     policy = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16).policy
     layers = FirstLayers.find(policy)
-    assert layers is not None and len(layers.modules) == (2 if request.param else 6)
+    assert layers is not None and len(layers.modules) == 6
     return policy
 
 
@@ -81,3 +79,12 @@ def test_hooks_of_all_modules(policy: Any) -> None:
     finally:
         handle.remove()
     assert FirstLayers.find(policy) is not None
+
+
+def test_other_policies() -> None:
+    separate = {"share_features_extractor": False}
+    env = noise_envs(BOX, FRAMES)
+    assert FirstLayers.find(PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=separate).policy) is None
+    numbers = noise_envs(BOX, spaces.Box(0, 1, (4, 45, 40), np.float32))
+    plain = {"normalize_images": False}
+    assert FirstLayers.find(PPOClip("CnnPolicy", numbers, n_steps=8, batch_size=16, policy_kwargs=plain).policy) is None

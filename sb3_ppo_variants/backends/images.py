@@ -1,9 +1,9 @@
 """SB3's convolutional network on a CPU, with memory laid out for convolutions.
 
 The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
-for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes the first layer
-or all convolutions. Otherwise, bytes are scaled to [0, 1] in one pass, into an array that all minibatches share. Large
-linear layers use the library of PyTorch's convolutions. Freed memory stays with the process.
+for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes all
+convolutions. Otherwise, bytes are scaled to [0, 1] in one pass, into an array that all minibatches share. Large linear
+layers use the library of PyTorch's convolutions. Freed memory stays with the process.
 """
 
 import ctypes
@@ -162,12 +162,12 @@ class ImageUpdate(TorchUpdate):
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
         self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
         images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
-        if first is None or not first.tiled:
-            images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
-        if first is None:
-            self._select: Callable[[np.ndarray], th.Tensor] = ScaledImages(images, max(plan.batch_size, ROWS_AT_ONCE))
-        else:
-            self._select = partial(first, images if first.tiled else np.moveaxis(images, -1, 1))
+        images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
+        self._select: Callable[[np.ndarray], th.Tensor] = (
+            ScaledImages(images, max(plan.batch_size, ROWS_AT_ONCE))
+            if first is None
+            else partial(first, np.moveaxis(images, -1, 1))
+        )
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
         numbers = [
             in_rows(buffer, array).ravel()

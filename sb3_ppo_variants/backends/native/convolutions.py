@@ -1,10 +1,7 @@
-"""The first layers of SB3's convolutional network on bytes, computed by the native library.
+"""The convolutions of SB3's network for images on bytes, computed by the native library.
 
 PyTorch computes one layer after the other, and what a layer computes for a minibatch does not fit into the cache. The
 library passes one image through all convolutions, and then the next.
-
-On processors with AMX, it computes only the first layer, a third of all multiplications. Bytes have so few bits that
-AMX multiplies them exactly, several times faster than single-precision numbers.
 """
 
 import os
@@ -50,51 +47,32 @@ class Shape(NamedTuple):
         return (length - self.size) // self.step + 1
 
 
-# The layer that the library computes with AMX.
-TILED = Shape(filters=32, channels=4, size=8, step=4)
-
-
-@cache
-def has_tiles() -> bool:
-    """Whether the library was built and the processor has AMX."""
-    built = library()
-    return built is not None and built.has_tiles()
-
-
 class FirstLayers:
-    """The first convolutions of a policy, each with its ReLU, and the scaling of bytes to [0, 1] before them.
+    """The convolutions of a policy, each with its ReLU, and the scaling of bytes to [0, 1] before them.
 
     :param policy: a policy with layers that :meth:`find` finds
-    :param n_layers: the number of layers
-    :param tiled: whether to compute with AMX
     """
 
-    def __init__(self, policy: ActorCriticPolicy, n_layers: int, tiled: bool):
-        layers = [*cast(nn.Sequential, policy.features_extractor.cnn)][: 2 * n_layers]
+    def __init__(self, policy: ActorCriticPolicy):
+        *layers, _ = cast(nn.Sequential, policy.features_extractor.cnn)
         self.modules = nn.Sequential(*layers)
         """The layers themselves."""
         self._layers = cast(list[nn.Conv2d], layers[::2])
-        self.rest = without_layers(policy, 2 * n_layers)
+        self.rest = without_layers(policy, len(layers))
         """A view of the policy that takes the output of these layers as observations."""
-        self.tiled = tiled
 
     @classmethod
     def find(cls, policy: ActorCriticPolicy) -> "FirstLayers | None":
-        """Find what the library computes of a policy with SB3's ``NatureCNN``: one layer with AMX, otherwise all.
-
-        :return: ``None`` if it computes none of them
-        """
+        """Find the convolutions of a policy's ``NatureCNN``, or ``None`` if the library cannot compute them."""
         cnn = _plain_network(policy)
         if cnn is None or library() is None:
             return None
         channels, *size = policy.observation_space.shape or ()
-        image, (*pairs, last) = (*size, channels), cnn
-        if has_tiles() and _shapes(pairs[:1], image) == [TILED]:
-            return cls(policy, 1, tiled=True)
+        *pairs, last = cnn
         layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
-        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or _shapes(layers, image) is None:
+        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or _shapes(layers, (*size, channels)) is None:
             return None
-        return cls(policy, len(layers), tiled=False)
+        return cls(policy)
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         """Compute the output of the layers.
@@ -105,15 +83,12 @@ class FirstLayers:
         images = images.reshape(-1, *images.shape[-3:])
         channels, *size = images.shape[1:]
         shapes = _shapes(self._layers, (*size, channels))
-        if shapes is None or (self.tiled and shapes != [TILED]):  # A callback has changed the layers.
+        if shapes is None:  # A callback has changed the layers.
             output: th.Tensor = self.modules(th.from_numpy(np.ascontiguousarray(images[rows])).float() / 255.0)
             return output
-        in_planes = self.tiled and images.flags.c_contiguous
-        images = images if in_planes else np.ascontiguousarray(np.moveaxis(images, 1, -1))
-        # With AMX, the weights are scaled, and the bytes stay as they are.
-        weights = [layer.weight / 255.0 if self.tiled else layer.weight for layer in self._layers]
-        biases, steps = [layer.bias for layer in self._layers], [shape.step for shape in shapes]
-        selection = Selection(images, rows, self.tiled, in_planes)
+        weights, biases = [layer.weight for layer in self._layers], [layer.bias for layer in self._layers]
+        selection = Selection(np.ascontiguousarray(np.moveaxis(images, 1, -1)), rows)
+        steps = [shape.step for shape in shapes]
         output = Convolve.apply(selection, steps, *weights, *biases)  # type: ignore[no-untyped-call]
         return output
 
@@ -179,23 +154,17 @@ def _is_single(tensor: th.Tensor) -> bool:
 class Selection(NamedTuple):
     """A selection of images.
 
-    :param images: contiguous bytes of shape ``(n, height, width, channels)``, or ``(n, channels, height, width)`` if
-        ``in_planes``
+    :param images: contiguous bytes of shape ``(n, height, width, channels)``
     :param rows: the selected images
-    :param tiled: whether to compute with AMX
-    :param in_planes: possible only with AMX
     """
 
     images: np.ndarray
     rows: np.ndarray
-    tiled: bool = False
-    in_planes: bool = False
 
     @property
     def image(self) -> tuple[int, ...]:
         """Height, width and channels of the images."""
-        _, *sizes = self.images.shape
-        return (*sizes[1:], sizes[0]) if self.in_planes else (*sizes,)
+        return self.images.shape[1:]
 
     def check(self) -> None:
         """Check that the images are bytes, and have all selected ones.
@@ -217,7 +186,7 @@ class Selection(NamedTuple):
         return self._divided(-(-len(self.rows) // BLOCK_IMAGES))
 
     def _divided(self, n_parts: int) -> list[slice]:
-        bounds = np.linspace(0, len(self.rows), (1 if self.tiled else max(n_parts, 1)) + 1).astype(int)
+        bounds = np.linspace(0, len(self.rows), max(n_parts, 1) + 1).astype(int)
         return [slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
@@ -225,8 +194,7 @@ class Convolve(th.autograd.Function):
     """Convolutions, each followed by ReLU, of images of bytes.
 
     ``Convolve.apply(selection, steps, *parameters)`` returns a single-precision tensor in channels-last layout. The
-    parameters are the weights of all layers, and then their biases. Without AMX, bytes are scaled to [0, 1]. With AMX,
-    products are exact and sums are rounded, so the result is as precise as single-precision arithmetic.
+    parameters are the weights of all layers, and then their biases. Bytes are scaled to [0, 1].
 
     It raises a ``ValueError`` if the library cannot compute these layers.
     """
@@ -235,7 +203,7 @@ class Convolve(th.autograd.Function):
     def forward(ctx: Context, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
         n, lengths = len(steps), selection.image[:2]
         shapes = find_shapes(selection.image, parameters[:n], parameters[n:], steps)
-        if shapes is None or (selection.tiled and shapes != [TILED]) or selection.in_planes > selection.tiled:
+        if shapes is None:
             sizes = [tuple(parameter.shape) for parameter in parameters]
             raise ValueError(f"the library cannot convolve {selection.image} with parameters of shapes {sizes}")
         # The library takes filters that are channels-last.
@@ -285,8 +253,8 @@ def _run(
     ]
     rows = np.ascontiguousarray(selection.rows[part], np.int64)
     arrays = (selection.images, rows, structures.as_array(layers), _array(d_output))
-    structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers), selection.in_planes)
-    library_in_use().convolve(structure, selection.tiled, backward=d_output is not None)
+    structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers))
+    library_in_use().convolve(structure, backward=d_output is not None)
     return [gradient for gradient in gradients if gradient is not None]
 
 

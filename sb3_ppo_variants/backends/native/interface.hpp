@@ -176,14 +176,14 @@ struct Convolution {
     int64_t filters, size, step;
 };
 
-// Images of bytes, the indices of those to use, and the layers that they pass through. An image is (channels, height,
-// width) if `in_planes`, else (height, width, channels).
+// Images of bytes, the indices of those to use, and the layers that they pass through. An image is (height, width,
+// channels).
 struct Convolutions {
     const uint8_t* images;
     const int64_t* rows;
     const Convolution* layers;
     const float* d_output;  // The gradient with respect to the output of the last layer.
-    int64_t count, height, width, channels, n_layers, in_planes;
+    int64_t count, height, width, channels, n_layers;
 };
 
 // Observations with a row for each environment, and the statistics of each column.

@@ -51,10 +51,6 @@ class Library:
         """
         return bool(self._function("ppo_use")(instructions.encode()))
 
-    def has_tiles(self) -> bool:
-        """Whether the processor multiplies matrices of bfloat16 numbers (AMX)."""
-        return bool(self._function("ppo_has_tiles")())
-
     def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
         """Return a function that makes a pass of a descent. The contents of the structures may change between calls.
 
@@ -76,15 +72,13 @@ class Library:
         self._with_memory(f"ppo_compare_{dtype}", networks, rollout, kl)()
         return kl.value
 
-    def convolve(self, convolutions: Structure, tiled: bool, backward: bool) -> None:
+    def convolve(self, convolutions: Structure, backward: bool) -> None:
         """Compute the outputs of convolutions, or from these the gradients.
 
         :param convolutions: a ``Convolutions``
-        :param tiled: whether to use AMX, for a single layer
         :param backward: whether to compute the gradients
         """
-        name = "ppo_convolve" + "_tiled" * tiled + "_backward" * backward
-        self._with_memory(name, convolutions)()
+        self._with_memory("ppo_convolve" + "_backward" * backward, convolutions)()
 
     def normalizing(self, dtype: np.dtype, structure: Structure) -> Callable[[], int]:
         """Return a function that normalises observations and returns 0 if a number was not finite.
