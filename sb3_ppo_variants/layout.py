@@ -134,7 +134,9 @@ class Layout:
     """
 
     def __init__(self, space: AnySpace):
-        self.rows = space
+        # Policies draw fractions for a Box of integers too, which a buffer of integers would cut off.
+        is_integer = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
+        self.rows = spaces.Box(-np.inf, np.inf, space.shape, np.float32) if is_integer else space
         """The space of rows."""
 
     def for_envs(self, rows: np.ndarray) -> Actions:

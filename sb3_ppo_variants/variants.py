@@ -291,7 +291,7 @@ class PPOUnclipped(PPOBase):
     """PPO with "no clipping or penalty", equation 6 of https://arxiv.org/abs/1707.06347.
 
     It maximises L^CPI = E[r A], the baseline with which the paper compares the other objectives. Only ``target_kl``
-    limits the size of an update.
+    or ``stop`` limits the size of an update.
 
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """

@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, SeparateUpdates
 from sb3_ppo_variants.objectives import Clipped, check_gradient
+from sb3_ppo_variants.rollouts.buffer import Columns
 
 
 @pytest.mark.sampled(2)
@@ -274,6 +275,37 @@ def test_something_is_computed_for_the_whole_rollout_once(fast: bool) -> None:
     means = [chunk.mean() for chunk in np.split(returns, [7, 14, 16, 23, 30])]
     expected = np.repeat(means, [7, 7, 2, 7, 7, 2]).mean()
     assert model.logger.name_to_value["train/policy_gradient_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@dataclass(frozen=True)
+class ByLambda(OfEpisodes):
+    """Makes a function for each minibatch."""
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        weights = batch.over_rollout(lambda rollout: self.find_means(rollout))
+        halves = batch.over_rollout(lambda rollout: self.find_means(rollout) / 2)
+        assert th.equal(halves, weights / 2)
+        return (batch.ratio * weights.to(batch.ratio.dtype)).mean()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_functions_of_one_line_are_computed_once(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=ByLambda(), fast=fast, n_epochs=3))
+    OfEpisodes.calls.clear()
+    model.train()
+    assert OfEpisodes.calls == [32, 32]
+
+
+def test_functions_that_refer_to_other_numbers_are_others() -> None:
+    buffer = collect(small()).rollout_buffer
+    rows = np.arange(4)
+    scaled = Columns(buffer).read("over_rollout", rows, np.asarray)
+    returns = [scaled(lambda rollout, by=by: rollout.returns * by) for by in (1.0, 2.0)]
+    again = [scaled(lambda rollout: rollout.returns * by) for by in (1.0, 2.0)]  # noqa: B023
+    np.testing.assert_array_equal(returns[1], 2 * returns[0])
+    np.testing.assert_array_equal(again, returns)
+    weights = [scaled(lambda rollout: rollout.returns * array) for array in (np.ones(32), np.zeros(32))]  # noqa: B023
+    np.testing.assert_array_equal(weights, [returns[0], 0 * rows])
 
 
 def test_without_a_rollout_a_batch_stands_for_it() -> None:

@@ -137,6 +137,43 @@ def test_a_failed_update_leaves_the_average_alone() -> None:
     assert th.equal(flat_weights(model), weights)
 
 
+def average_in_training(model: Any) -> th.Tensor:
+    """Return the average with which the first update of a model begins."""
+    average: th.Tensor = collect(model).proximal_policy.average
+    return average
+
+
+def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> None:
+    clipped, other = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
+    loaded = PPOCustom.load(save(clipped), env=noise_envs(BOX), objective=EWMA(Clipped(0.2)))
+    assert th.equal(average_in_training(loaded), flat_weights(clipped))
+    converted = PPOCustom.from_ppo(small(PPOClip).learn(32), objective=EWMA(Clipped(0.2)))
+    assert th.equal(average_in_training(converted), flat_weights(converted))
+    other.set_parameters(clipped.get_parameters())
+    assert th.equal(average_in_training(other), flat_weights(clipped))
+
+
+def test_an_average_begins_with_weights_that_a_user_loads() -> None:
+    trained, warm = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
+    warm.policy.load_state_dict(trained.policy.state_dict())
+    assert th.equal(average_in_training(warm), flat_weights(trained))
+
+
+@pytest.mark.parametrize("exact_match", [True, False])
+def test_an_average_is_left_out_by_other_objectives(exact_match: bool) -> None:
+    trained = make(EWMA(Clipped(0.2), DECAY)).learn(64)
+    assert_same_weights(PPOCustom.load(save(trained), objective=Clipped(0.2)), trained)
+    assert_same_weights(PPOClip.from_ppo(trained), trained)
+    other = make(Clipped(0.2), seed=7)
+    other.set_parameters(trained.get_parameters(), exact_match)
+    assert_same_weights(other, trained)
+    assert other.proximal_policy is None
+    trained.objective = Clipped(0.2)
+    assert_same_weights(PPOCustom.load(save(trained)), trained)
+    trained.learn(32)
+    assert_same_weights(PPOCustom.load(save(trained)), trained)
+
+
 def test_an_ewma_set_later_begins_then() -> None:
     model = make(Clipped(0.2)).learn(32)
     model.objective = EWMA(Clipped(0.2), DECAY)

@@ -403,6 +403,7 @@ RANGES: dict[str, tuple[Any, list[float], float, float, float | None, float | No
     "two categories, lower": ((UNIFORM, UNIFORM), [1, 3], log(1 / 16), 2 * OF_LOWER, 0.4**2, None),
     # p = 1/2 becomes 0.6, or 0.4.
     "Bernoulli": ((np.zeros((1, 2)),), [1, 0], log(0.25), -log(0.6 * 0.4 * 4), (0.4 * 2) ** 2, (0.6 * 2) ** 2),
+    "a single coin": ((np.zeros((1, 1)),), [1], log(0.5), -log(0.6 * 0.4 * 4) / 2, 0.4 * 2, 0.6 * 2),
     "Gaussian, upper": (
         GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(1.2) + 1.16 / 2.88 - 0.5,
         None, exp(2 - 2.56 / 2.88) / 1.2,

@@ -195,3 +195,13 @@ def test_the_default_is_an_lstm() -> None:
     models = [small_gru(policy_kwargs=kwargs).learn(48) for kwargs in (SMALL, {**SMALL, "memory": "lstm"})]
     for ours, theirs in zip(*(model.policy.parameters() for model in models), strict=True):
         assert th.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("policy_kwargs", [{"lstm_hidden_size": 512}, {"actor_keys": ["vector"]}])
+def test_large_models_load_without_pickle(policy_kwargs: dict[str, Any]) -> None:
+    """The policies create LSTMs first, which are three times as large together as the GRUs that stay."""
+    env = noise_envs(ACTION_SPACES["Discrete"], DICT)
+    kwargs = {"memory": "gru", **policy_kwargs}
+    model = PPOClip("MultiInputLstmPolicy", env, n_steps=8, batch_size=16, device="cpu", policy_kwargs=kwargs)
+    loaded = PPOClip.load(save(model), weights_only=True)
+    assert all(map(th.equal, loaded.policy.parameters(), model.policy.parameters()))

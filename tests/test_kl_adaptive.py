@@ -214,6 +214,15 @@ def test_a_callback_sets_it_and_takes_it_away() -> None:
     assert model.policy.optimizer.param_groups[0]["lr"] == 1e-4 and model.learning_rate == 1e-4
 
 
+def test_without_a_known_kl_it_is_refused_before_the_next_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small().learn(32)
+    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})
+    model.learning_rate = KLAdaptive()
+    with pytest.raises(MissingKLError):
+        model.learn(32, reset_num_timesteps=False)
+    assert model.num_timesteps == 32
+
+
 @pytest.mark.parametrize("every", ["update", "minibatch"])
 def test_without_a_known_kl_it_is_refused_at_construction(every: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})

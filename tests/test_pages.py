@@ -222,3 +222,13 @@ def test_every_guarantee_says_how_to_check_it() -> None:
 def test_examples_run(page: Path) -> None:
     for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):
         exec(code, {})
+
+
+def test_reports_of_files_name_a_folder() -> None:
+    """Without ``--out``, ``report --from`` has no place to write to, and refuses."""
+    commands: list[str] = []
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        commands += re.findall(r"`[^`]*\breport --from[^`]*`|^[^`\n]*\breport --from[^`\n]*$", text, re.MULTILINE)
+    assert len(commands) > 10
+    assert not [command for command in commands if "--out" not in command]

@@ -143,3 +143,15 @@ def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: p
         logged.append(log.updates[0]["train/kl"])
     assert logged[0] > 0
     assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("fast", [False, "auto"])
+@pytest.mark.parametrize("distribution", ["gaussian", "squashed_gaussian", "beta"])
+def test_a_box_of_integers(distribution: str, fast: Any) -> None:
+    """The actions that were drawn are stored with their fractions, so the ratio to the policy that drew them is 1."""
+    env = noise_envs(spaces.Box(-2, 3, (2,), np.int64))
+    arguments: dict[str, Any] = {"policy_kwargs": {"distribution": distribution}, "learning_rate": 0.0, "fast": fast}
+    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=1, device="cpu", **arguments)
+    model.learn(32)
+    assert (model.rollout_buffer.actions % 1 > 0).all()
+    assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)

@@ -3,7 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
@@ -115,6 +115,7 @@ class PPOBase(SavedAlgorithm):
     updates: Updates | dict[str, Any] | None
     data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
+    optional_states: ClassVar[Sequence[str]] = ("proximal_policy",)
     proximal_policy: ProximalPolicy | None = None
     """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
@@ -235,7 +236,9 @@ class PPOBase(SavedAlgorithm):
         self._checked_arguments.update(self.__dict__, self._all_rules, self._take)  # Callbacks may have set them.
         buffer, objective, normalize = self.rollout_buffer, self._objective(), self.normalize_advantage
         descents = self._division.descents(self)
-        if objective.proximal_decay is not None and self.proximal_policy is None:
+        if objective.proximal_decay is None:
+            self.proximal_policy = None
+        elif self.proximal_policy is None or self.proximal_policy.is_new:  # The weights may have been set since.
             self.proximal_policy = ProximalPolicy(descents[0].parameters)
         return UpdatePlan(
             kind=kind_of(self.policy),
@@ -248,12 +251,14 @@ class PPOBase(SavedAlgorithm):
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=descents,
             processes=self.processes,
-            proximal=None if objective.proximal_decay is None else self.proximal_policy,
+            proximal=self.proximal_policy,
         )
 
     def _take(self, name: str) -> None:
         """Let the new value of an argument take effect, where the next plan does not read it."""
         if name == "learning_rate":
+            if isinstance(self.learning_rate, KLAdaptive):
+                check_kl(self.policy)
             self._setup_lr_schedule()
         elif name in ("gamma", "gae_lambda"):
             self.rollout_buffer.gamma = self.gamma

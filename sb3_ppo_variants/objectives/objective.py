@@ -106,7 +106,8 @@ class Batch(Generic[TensorOrArray]):
         A batch that has no rollout, such as one that was made by hand, stands for the rollout itself.
 
         :param compute: a method or function that takes a batch with all samples of the rollout, and returns an array
-            with one row per sample. The batch has what does not depend on the current policy, but no advantages
+            with one row per sample. The batch has what does not depend on the current policy, but no advantages. A
+            function that refers to arrays or tensors around it is computed for each batch
         """
         of_samples: Callable[[Callable[..., np.ndarray]], TensorOrArray] | None = self._source("over_rollout")
         if of_samples is not None:

@@ -6,7 +6,7 @@ one: their mean statistics are (1 - w) E_old[T] + w T(a), with w > 0 for the gre
 KL grows with |w|. So each end of the range is found by a search for one number, w.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -138,30 +138,30 @@ def line_through(old_parameters: tuple[Rows, ...], actions: Rows, old_log_prob: 
             log_prob = -(z**2 / 2 + np.log(std) + np.log(2 * np.pi) / 2).sum(axis=1)
             if np.allclose(log_prob, old_log_prob, ROUNDING, ROUNDING):
                 return line_of_gaussian(z**2)
-    log_probs = _log_probs_of_outcomes(parameters, actions)
-    if log_probs is not None and np.allclose(log_probs.sum(axis=1), old_log_prob, ROUNDING, ROUNDING):
-        return line_of_outcomes(np.exp(log_probs))
+    for log_probs in _log_probs_of_outcomes(parameters, actions):
+        if np.allclose(log_probs.sum(axis=1), old_log_prob, ROUNDING, ROUNDING):
+            return line_of_outcomes(np.exp(log_probs))
     raise ArgumentError(
         "objective: TRGPPO does not know the distribution of these actions; it knows Gaussians that are not squashed, "
         "categorical and Bernoulli distributions"
     )
 
 
-def _log_probs_of_outcomes(parameters: list[Rows], actions: Rows) -> Rows | None:
-    """Compute the log-probability of each dimension of discrete actions, or ``None`` if the shapes are not theirs."""
+def _log_probs_of_outcomes(parameters: list[Rows], actions: Rows) -> Iterator[Rows]:
+    """Compute the log-probability of each dimension, for each kind of discrete actions with such parameters."""
     rows = np.arange(len(actions))
-    if len(parameters) == 1 and parameters[0].shape == actions.shape and actions.shape[1] > 1:
-        return -np.logaddexp(0, np.where(actions == 1, -1, 1) * parameters[0])
+    if len(parameters) == 1 and parameters[0].shape == actions.shape:
+        yield -np.logaddexp(0, np.where(actions == 1, -1, 1) * parameters[0])
     if len(parameters) != actions.shape[1]:
-        return None
+        return
     chosen = actions.astype(np.int64)
     columns = []
     for logits, outcome in zip(parameters, chosen.T, strict=True):
         if np.any((outcome < 0) | (outcome >= logits.shape[1])):
-            return None
+            return
         highest = logits.max(axis=1)
         columns.append(logits[rows, outcome] - highest - np.log(np.exp(logits - highest[:, None]).sum(axis=1)))
-    return np.stack(columns, axis=1)
+    yield np.stack(columns, axis=1)
 
 
 def line_of_gaussian(z2: Rows) -> Line:

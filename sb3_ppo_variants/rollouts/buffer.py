@@ -7,6 +7,7 @@ order in which SB3's buffers flatten themselves when they are first read.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from types import FunctionType
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 from weakref import WeakSet
 
@@ -156,7 +157,7 @@ class Columns:
         self._in_rows: dict[str, Any] = {}
         if old_parameters is not None:
             self._in_rows["old_parameters"] = tuple(column.cpu().numpy() for column in old_parameters)
-        self._computed: dict[OverRollout, np.ndarray] = {}
+        self._computed: dict[object, np.ndarray] = {}
 
     def read(self, name: str, rows: np.ndarray, convert: Callable[[np.ndarray], Any]) -> Any:
         """Read some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
@@ -184,9 +185,10 @@ class Columns:
         return Batch(source=lambda name: self.read(name, every, np.asarray))
 
     def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
-        if compute not in self._computed:
-            self._computed[compute] = compute(self.whole())
-        return convert(self._computed[compute][rows])
+        key = _identify(compute)
+        if key not in self._computed:
+            self._computed[key] = compute(self.whole())
+        return convert(self._computed[key][rows])
 
     def _column(self, name: str) -> object:
         buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])
@@ -200,6 +202,18 @@ class Columns:
         starts = in_rows(self._buffer, self._buffer.episode_starts).reshape(self._buffer.n_envs, -1) > 0
         starts[:, 0] = True
         return starts.ravel().cumsum() - 1
+
+
+def _identify(function: Callable[..., object]) -> object:
+    """Return what is equal for functions that do the same: a lambda is another object whenever its line runs."""
+    if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
+        return function
+    identity = function.__code__, *(cell.cell_contents for cell in function.__closure__ or ())
+    try:
+        hash(identity)
+    except TypeError:  # It refers to something that has no hash, such as an array.
+        return function
+    return identity
 
 
 # This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.

@@ -2,11 +2,11 @@
 
 import io
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch as th
 from gymnasium.vector import VectorEnv
@@ -34,6 +34,9 @@ Self = TypeVar("Self", bound="FileAlgorithm")
 
 class FileAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked."""
+
+    optional_states: ClassVar[Sequence[str]] = ()
+    """Attributes with a state that a file need not have, and that a model without them ignores; else they are None."""
 
     @staticmethod
     def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -193,9 +196,14 @@ class FileAlgorithm(OnPolicyAlgorithm):
             RULES["device"].check("device", device)
             archive = read_archive(load_path_or_dict)
             name, parameters = archive.name, archive.states
-        names = self._get_torch_save_params()[0] if exact_match else parameters
+        own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
+        parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
+        names = own - (optional - parameters.keys()) if exact_match else parameters
         owners = {owner: recursive_getattr(self, owner, None) for owner in names}
         check_states(owners, parameters, name, exact_match)
+        if "policy" in parameters:
+            for missing in optional - parameters.keys():
+                setattr(self, missing, None)
         super().set_parameters(parameters, exact_match, device)
 
 

@@ -66,8 +66,9 @@ POLICIES = {
 }
 # For comparison, an Atari rollout with 256 environments takes 1 GiB.
 LARGEST_ROLLOUT = 2**32
-# A policy may create networks that it later replaces.
-SPARE_TIMES, SPARE_BYTES, SPARE_PARAMETERS = 2, 2**20, 100
+# A policy may create networks that it later replaces. One with GRUs and keys of the actor creates three LSTMs first: in
+# all, three times as many numbers as it keeps.
+SPARE_TIMES, SPARE_BYTES, SPARE_PARAMETERS = 4, 2**20, 100
 
 
 def _is_number(value: object) -> bool:

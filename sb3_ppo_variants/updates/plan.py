@@ -150,6 +150,11 @@ class ProximalPolicy(nn.Module):
         self.register_buffer("average", _join(parameters))
         self.register_buffer("total_weight", th.ones((), dtype=th.float64))
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it has followed no step yet, so that the average is that of the first parameters alone."""
+        return float(self.total_weight) == 1
+
     def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
         """Add the current values of the parameters to the average, after the earlier ones have decayed."""
         before = decay * float(self.total_weight)
