@@ -37,6 +37,13 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
 
 
+def test_a_label_that_two_settings_share_is_the_baseline_with_its_digest(tmp_path: Path) -> None:
+    label = "ppo_clip clip_range=0.1 #14ce2c"
+    write(tmp_path, [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS])
+    assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
+    assert f"Against {label} (2 seeds)" in text_of(tmp_path / "report.md")
+
+
 def test_a_comparison_without_the_baseline_says_so(tmp_path: Path) -> None:
     longer = {**CONDITIONS, "timesteps": 200}
     elsewhere = [record(RANDOM, "A-v0", 0, 10, conditions=longer, name="random")]

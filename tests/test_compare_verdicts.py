@@ -93,6 +93,12 @@ def test_too_few_seeds_are_said_and_how_many_would_do() -> None:
     assert "better than all others" in verdict_of(apart(100.0, 6, 1, "abcde"))
 
 
+def test_settings_with_a_single_seed_count_among_those_that_need_more() -> None:
+    """Five settings with as many seeds are ten pairs, of which only three have a test now."""
+    arrays = {label: own[: 2 if label in "abc" else 1] for label, own in apart(100.0, 2, 1, "abcde").items()}
+    assert verdict_of(arrays).endswith("It takes at least 6 seeds of each.")
+
+
 def test_one_seed_says_nothing_of_noise() -> None:
     arrays = {"a": np.array([[1.0, 0.9]]), "b": np.array([[0.1, 0.2]])}
     order = statistics.rank(arrays, statistics.differences(arrays))
@@ -119,6 +125,21 @@ def test_the_scale_of_the_test_does_not_depend_on_the_setting() -> None:
         # The best runs of the other are at most 1 in some environments, which then keep their scale.
         found = statistics.differences(scaled)["a", "b"].p
         assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_only_what_the_test_has_shown_is_called_better() -> None:
+    """A setting above 1 in one environment may lead in the mean, while the test's scale says that it is the worse."""
+    generator = np.random.default_rng(0)
+    n_apart = 0
+    for _ in range(20):
+        clip = generator.normal([1.0, 0.9, 0.9], 0.1, (6, 3))
+        scores = {"clip": clip / clip.max(axis=0), "own": generator.normal([3.2, -0.1, 0.3], [0.3, 0.2, 0.2], (6, 3))}
+        best = np.maximum(scores["own"].max(axis=0), 1)
+        assert (scores["clip"] / best).mean() > (scores["own"] / best).mean()
+        found = statistics.differences(scores)["own", "clip"]
+        n_apart += found.estimate.value > 0
+        assert not found.is_beyond_noise or found.estimate.value < 0
+    assert n_apart == 20
 
 
 def test_settings_that_are_the_same_are_not_told_apart() -> None:

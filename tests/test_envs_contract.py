@@ -110,13 +110,15 @@ def test_seeds(make: Callable[..., VecEnv]) -> None:
         return deepcopy([venv.reset(), *(venv.step(action)[0] for action in actions(venv, 20))])
 
     venvs = [make(n_envs=N_ENVS, seed=seed) for seed in (3, 3, 4, None)]
+    drawn, again = ([venv.action_space.sample() for _ in range(20)] for venv in venvs[:2])
+    np.testing.assert_equal(drawn, again)
     first, same, other, random = (run(venv, None) for venv in venvs)
     np.testing.assert_equal(first, same)
     # A seed applies to one reset, and is incremented for each environment.
-    again = run(venvs[0], None)
+    later = run(venvs[0], None)
     seeded = run(venvs[0], 3)
     np.testing.assert_equal(first, seeded)
-    for different in (other, random, again):
+    for different in (other, random, later):
         assert any((a != b).any() for a, b in zip(first, different, strict=True))
     np.testing.assert_equal(run(make(n_envs=N_ENVS, seed=4), None), other)
     for venv in venvs:

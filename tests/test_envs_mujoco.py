@@ -173,6 +173,19 @@ def test_seeds() -> None:
     assert_same(ours, theirs, 20, random_controller(ours))
 
 
+def test_random_actions_are_seeded() -> None:
+    ours, theirs = (make("Hopper-v5", 2, seed=1) for make in (make_mujoco_vec_env, make_vec_env))
+    assert [ours.action_space.sample().tolist() for _ in range(3)] == [
+        theirs.action_space.sample().tolist() for _ in range(3)
+    ]
+
+
+def test_the_argument_of_gym_make_about_checks_is_taken() -> None:
+    ours = make_mujoco_vec_env("Hopper-v5", 2, seed=1, env_kwargs={"disable_env_checker": True})
+    theirs = make_vec_env("Hopper-v5", 2, seed=1, env_kwargs={"disable_env_checker": True})
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+
+
 def test_a_reset_forgets_what_was_before() -> None:
     env = make_mujoco_vec_env("Ant-v5", N_ENVS)
 

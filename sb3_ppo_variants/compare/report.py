@@ -86,8 +86,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.files and not (out / RECORDS).is_dir():
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
     found, problems = records.load_records(None if options.files else out / RECORDS, options.files or ())
-    baseline = None if options.baseline is None else split(options.baseline).label
-    write(out, found, problems, options.export, baseline, options.add, options.appendix)
+    write(out, found, problems, options.export, options.baseline, options.add, options.appendix)
     return 0
 
 
@@ -104,7 +103,8 @@ def write(
 
     :param problems: lines about records that cannot be used
     :param export: file to pack the records into
-    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO, if it is included
+    :param baseline: the setting that the others are compared with, as in the report or on the command line; ``None``
+        takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     :param with_appendix: write the folder ``appendix`` too
     """
@@ -114,8 +114,10 @@ def write(
         compared = scores.comparisons([*found, *records.read_beside(add, found)])
         labels = {label for comparison in compared for label in comparison.labels}
         if baseline is not None and baseline not in labels:
-            known = ", ".join(sorted(labels))
-            raise ArgumentError(f"--baseline {baseline!r} is not one of the recorded settings: {known}")
+            given, baseline = baseline, split(baseline).label
+            if baseline not in labels:
+                known = ", ".join(sorted(labels))
+                raise ArgumentError(f"--baseline {given!r} is not one of the recorded settings: {known}")
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
         text, csv = _make(compared, problems, out, baseline)
         contents = {out / "report.md": text, out / "report.html": html(text, out)}

@@ -149,6 +149,9 @@ def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
         value = scores[one].mean() - scores[other].mean()
         low, high = interval(scores[one], scores[other])
         corrected = p.get((one, other), np.nan)
+        # Where a score is above 1, the test has another scale. If the other setting leads there, nothing was shown.
+        if value * (shared[one].mean() - shared[other].mean()) < 0 and not np.isnan(corrected):
+            corrected = 1.0
         compared[one, other] = Difference(Estimate(value, low, high), corrected)
         compared[other, one] = Difference(Estimate(-value, -high, -low), corrected)
     return compared

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 
@@ -84,11 +84,15 @@ def outcomes(comparisons: Sequence[Comparison]) -> list[ConditionsResult]:
     """Find the outcome under each of the study's conditions that has runs, in the order of the study.
 
     All scores have the same scale, with 1 for the best run under any of the conditions, and are over the same
-    environments. Conditions without an environment in which all settings have a score do not count in their choice.
+    environments. Conditions without an environment in which all settings have a score do not count in their choice. Of
+    runs of several lengths, those of the study's own length count, or else those of the first.
     """
     by_conditions = {digest(each.conditions): each for each in comparisons if each.records}
-    studied = [digest(each.description()) for each in PRESET.studied]
-    found = [by_conditions[each] for each in studied if each in by_conditions]
+    lengths = [PRESET.studied[0].timesteps, *(each.conditions["timesteps"] for each in by_conditions.values())]
+    for timesteps in dict.fromkeys(lengths):
+        studied = [digest(replace(each, timesteps=timesteps).description()) for each in PRESET.studied]
+        if found := [by_conditions[each] for each in studied if each in by_conditions]:
+            break
     best = pd.DataFrame(each.best_scores for each in found).max().to_dict()
     runs = [each.table.assign(normalised=scores.normalise(each.table, each.random_scores, best)) for each in found]
     means = [frame.pivot_table("normalised", "env", "label").reindex(columns=LABELS).dropna() for frame in runs]

@@ -380,9 +380,10 @@ def too_few(seeds: Collection[int], envs: int) -> str:
     where = "one environment" if envs == 1 else f"{envs} environments"
     numbers = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
     corrected = f", and a comparison of {len(tested)} pairs asks for {needed:.2g}" if len(tested) > 1 else ""
+    enough = seeds_needed(math.comb(len(seeds), 2), envs)  # Of settings with a single seed, too.
     return (
         f"So few seeds cannot tell settings apart: with {numbers} seeds in {where}, the smallest p value of "
-        f"two settings is {least:.2g}{corrected}. It takes at least {seeds_needed(len(tested), envs)} seeds of each."
+        f"two settings is {least:.2g}{corrected}. It takes at least {enough} seeds of each."
     )
 
 

@@ -352,6 +352,8 @@ def seed_and_monitor(
 ) -> VecMonitor:
     """Seed environments and wrap them in a ``VecMonitor``, which writes ``<start_index>.monitor.csv``."""
     venv.seed(seed)
+    if seed is not None:
+        venv.action_space.seed(seed)
     filename = None if monitor_dir is None else os.path.join(monitor_dir, str(start_index))
     return VecMonitor(venv, filename, **(kwargs or {}))
 

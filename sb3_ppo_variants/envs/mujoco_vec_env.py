@@ -77,12 +77,15 @@ def make_mujoco_vec_env(
     task = env_id if isinstance(env_id, MujocoTask) else gymnasium_task(env_id)
     spec = gym.spec(env_id) if isinstance(env_id, str) else None
     arguments = dict(env_kwargs or {})
+    arguments.pop("disable_env_checker", None)  # There is no such checker here.
     render_mode: Any = arguments.pop("render_mode", None)
     check_arguments({"render_mode": render_mode}, ARGUMENTS)
     camera = {name: arguments.pop(name) for name in CAMERA if name in arguments}
     venv = MujocoVecEnv(_with_arguments(task, arguments), n_envs, n_threads, spec, render_mode, camera)
     venv.monitor(monitor_dir, monitor_kwargs or {})
     venv.seed(seed)
+    if seed is not None:
+        venv.action_space.seed(seed)
     return venv
 
 
