@@ -312,13 +312,25 @@ def describe(value: object, at: Sequence[float] = THROUGHOUT) -> str:
 
     :param at: the remaining progress at which to compare schedules, which are described by their values
     """
-    if callable(value) and not isinstance(value, type):
-        values = [value(progress) for progress in at]
-        return str(values if len(set(values)) > 1 else values[0])
+    if callable(value) and not isinstance(value, type | th.nn.Module):
+        with suppress(Exception):  # It is no schedule, but a function or an object of the user's own.
+            values = [np.asarray(value(progress)).item() for progress in at]
+            return str(values if len(set(values)) > 1 else values[0])
     if is_dataclass(value) and not isinstance(value, type):  # An objective or updates, which may contain functions.
         parts = [f"{field.name}={describe(getattr(value, field.name), at)}" for field in fields(value)]
         return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(" at 0x[0-9a-fA-F]+", "", str(value))
+    return re.sub(" at 0x[0-9a-fA-F]+", "", str(_sort_sets(value)))
+
+
+def _sort_sets(value: object) -> object:
+    """Replace sets, whose order differs between processes, by sorted lists, also within dictionaries and lists."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(_sort_sets, value), key=repr)
+    if type(value) is dict:
+        return {key: _sort_sets(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(map(_sort_sets, value))
+    return [*map(_sort_sets, value)] if type(value) is list else value
 
 
 def refuse_differences(each: Sequence[Mapping[str, str]]) -> None:

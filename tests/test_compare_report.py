@@ -39,7 +39,8 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
 
 def test_a_label_that_two_settings_share_is_the_baseline_with_its_digest(tmp_path: Path) -> None:
     label = "ppo_clip clip_range=0.1 #14ce2c"
-    write(tmp_path, [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS])
+    renamed: list[Any] = [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS]
+    write(tmp_path, renamed)
     assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
     assert f"Against {label} (2 seeds)" in text_of(tmp_path / "report.md")
 

@@ -106,8 +106,8 @@ def test_only_planned_runs_count_as_done(tmp_path: Path) -> None:
 
 def test_runs_of_another_length() -> None:
     """``--timesteps`` changes the conditions of each run, and the study has the same ones."""
-    found = [each for n in range(3) for each in runs(n, AS_IN_THE_PAPER, PRESET.envs)]
-    shorter = [{**each, "conditions": {**each["conditions"], "timesteps": 200_000}} for each in found]
+    found: list[Any] = [each for n in range(3) for each in runs(n, AS_IN_THE_PAPER, PRESET.envs)]
+    shorter: list[Any] = [{**each, "conditions": {**each["conditions"], "timesteps": 200_000}} for each in found]
     ours, theirs = (study.outcomes(scores.comparisons(each)) for each in (found, shorter))
     assert [each.conditions for each in theirs] == [each.conditions for each in ours] and len(ours) == 3
     assert [each.comparison.conditions["timesteps"] for each in theirs] == [200_000] * 3

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import BOX, LogRecorder, collect, noise_envs, update
+from helpers import BOX, LogRecorder, collect, noise_envs, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -178,6 +178,21 @@ def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
     for bases in ((PPOCustom,), (type("Mixin", (), members), PPOCustom)):
         with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: {instead}"):
             type("Mine", bases, members if len(bases) == 1 else {})
+
+
+def test_a_hook_that_an_own_train_calls_is_taken() -> None:
+    called = []
+
+    class Mine(PPOCustom):
+        def _update_learning_rate(self, optimizers: Any) -> None:
+            called.append(optimizers)
+
+        def train(self) -> None:
+            self._update_learning_rate(self.policy.optimizer)
+            super().train()
+
+    small(Mine, objective=Hinge(0.01)).learn(32)
+    assert len(called) == 1
 
 
 def test_the_example_of_the_guide() -> None:

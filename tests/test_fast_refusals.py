@@ -94,7 +94,13 @@ def own_entropy(policy: Any) -> None:
     policy.action_dist.entropy = policy.action_dist.entropy
 
 
+def memory_shared(policy: Any) -> None:
+    layers = policy.mlp_extractor
+    layers.value_net[0].weight.data = layers.policy_net[0].weight.data
+
+
 CHANGES: dict[Callable[[Any], None], str] = {
+    memory_shared: "some parameters overlap in memory",
     one_deviation: "log_std has the shape (1,)",
     fixed_deviation: "log_std is not a parameter",
     more_values: "the value network has 2 outputs",

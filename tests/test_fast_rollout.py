@@ -1,6 +1,7 @@
 """Rollouts of the fast path match SB3's, with actions from the same distribution."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -11,9 +12,9 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, noise_envs, policy_for
+from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, assert_same_weights, noise_envs, policy_for, small
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.kl import divergences_of
 
@@ -281,3 +282,42 @@ def test_observations_that_are_not_finite_are_refused() -> None:
     env.envs[1].observation_space.sample = lambda: np.full(3, np.nan, np.float32)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="output of the policy network is not finite"):
         rolled_out(env, fast=True)
+
+
+class Changed(VecEnvWrapper):
+    """Changes the observations in a way that their values stay the same."""
+
+    def __init__(self, venv: VecEnv, change: Callable[[Any], Any]):
+        super().__init__(venv)
+        self._change = change
+
+    def reset(self) -> Any:
+        return self._change(self.venv.reset())
+
+    def step_wait(self) -> Any:
+        observations, *others = self.venv.step_wait()
+        return self._change(observations), *others
+
+
+def not_aligned(observations: np.ndarray) -> np.ndarray:
+    """Return a copy that begins one byte after where its numbers should."""
+    found = np.zeros(observations.nbytes + 1, np.uint8)[1:].view(observations.dtype).reshape(observations.shape)
+    found[...] = observations
+    return found
+
+
+@pytest.mark.parametrize(
+    ("space", "change"),
+    [
+        (spaces.Discrete(5), lambda observations: observations.astype(np.float32)),
+        (spaces.MultiDiscrete([3, 2]), lambda observations: observations.astype(np.float32)),
+        (VECTOR, not_aligned),
+    ],
+    ids=["Discrete as floats", "MultiDiscrete as floats", "not aligned"],
+)
+def test_observations_of_another_form_are_those_of_the_space(space: Any, change: Any) -> None:
+    models = [
+        small(env=Changed(noise_envs(BOX, deepcopy(space)), how), fast=True).learn(64)
+        for how in (change, lambda observations: observations)
+    ]
+    assert_same_weights(*models)

@@ -9,7 +9,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, BOX, collect, noise_envs, update
+from helpers import ACTION_SPACES, BOX, collect, noise_envs, small, update
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -200,3 +200,13 @@ def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: 
         after = update(model, fast)
         assert not after.policy.optimizer.state
         assert all(parameter.grad is None for parameter in after.policy.parameters())
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_gradients_that_a_callback_has_kept_stay(fast: bool) -> None:
+    model = small(fast=fast).learn(32)
+    kept = [parameter.grad for parameter in model.policy.parameters()]
+    before = [gradient.clone() for gradient in kept]
+    model.learn(32, reset_num_timesteps=False)
+    assert all(map(th.equal, kept, before))
+    assert not all(map(th.equal, kept, [parameter.grad for parameter in model.policy.parameters()]))

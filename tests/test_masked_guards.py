@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, ChangingMaskEnv, MaskedNoiseEnv, sizes_of
 
-from helpers import named
+from helpers import NoiseEnv, named
 from sb3_ppo_variants import EnvOutputError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.guards.masks import MaskCheck
@@ -99,4 +99,31 @@ def test_workers_step_with_masks_that_stay() -> None:
     env.env_method("action_masks")
     env.reset()  # The mask requested before belongs to another state.
     env.step(np.array([np.argmax(mask) for mask in env.get_attr("masks")]))
+    env.close()
+
+
+class AsksItself(NoiseEnv):
+    """Looks at its own masks, before its state changes. Another action is masked in each step."""
+
+    def action_masks(self) -> np.ndarray:
+        return np.arange(3) != self._steps % 3
+
+    def step(self, action: Any) -> Any:
+        self.action_masks()
+        return super().step(action)
+
+    def reset(self, **arguments: Any) -> Any:
+        self.action_masks()
+        return super().reset(**arguments)
+
+
+def test_an_environment_may_ask_for_its_own_masks() -> None:
+    """The policy that acts has not received them, so it does not matter how they change."""
+    env = SafeSubprocVecEnv([lambda: AsksItself(DISCRETE)])
+    env.seed(0)
+    env.reset()
+    for _ in range(20):
+        env.step(np.zeros(1, int))
+    env.env_method("action_masks")
+    env.step(np.zeros(1, int))
     env.close()

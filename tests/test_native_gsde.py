@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch as th
 from test_fast_update import CASES, assert_same_update, collected
 
-from helpers import BOX, update
+from helpers import BOX, assert_same_weights, small, update
 from sb3_ppo_variants import PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.backend import Native
@@ -86,3 +87,12 @@ def test_another_epsilon(double_precision: Callable[[Any], None]) -> None:
     model.policy.action_dist.epsilon = 0.1
     double_precision(model)
     assert_same_update(with_new_noise(model))
+
+
+def test_options_may_be_flags_of_numpy() -> None:
+    models = []
+    for true in (True, np.True_):
+        model = small(use_sde=True, policy_kwargs={"use_expln": true}, fast=True)
+        model.policy.action_dist.learn_features = true
+        models.append(model.learn(64))
+    assert_same_weights(*models)

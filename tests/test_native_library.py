@@ -135,3 +135,10 @@ def test_structures_take_only_what_the_library_reads() -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_library_may_be_absent() -> None:
     assert found() is None
+
+
+def test_the_library_needs_no_newer_runtime_than_gcc_6_has() -> None:
+    """Python's environment may have an older one than the compiler, as conda's often is."""
+    (file,) = NATIVE.glob("_native.*")
+    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBCXX_([\d.]+)", file.read_bytes())}
+    assert all(version <= (3, 4, 22) for version in versions)

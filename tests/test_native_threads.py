@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.native import update as native_update
 from sb3_ppo_variants.backends.native.update import divide_work
 from sb3_ppo_variants.objectives import KLHinge
@@ -178,10 +176,3 @@ def test_no_thread_outlives_an_update() -> None:
     th.set_num_threads(7)
     update(model, fast=True)
     assert len(os.listdir("/proc/self/task")) <= before
-
-
-def test_the_library_needs_no_newer_runtime_than_gcc_6_has() -> None:
-    """Python's environment may have an older one than the compiler, as conda's often is."""
-    (file,) = Path(native.__file__).parent.glob("_native.*")
-    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBCXX_([\d.]+)", file.read_bytes())}
-    assert all(version <= (3, 4, 22) for version in versions)

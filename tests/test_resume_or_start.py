@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 import torch as th
 from resuming import KillAt, Killed, pendulums, state, steps
+from scipy.interpolate import interp1d
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
 
 from helpers import VARIANTS
-from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOClip, PPOCustom
-from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, Unclipped
+from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
+from sb3_ppo_variants.objectives import AdaptiveKL, AdaptiveReverseKL, Clipped, Unclipped
 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
@@ -141,6 +143,53 @@ def test_objectives_of_ones_own(of_run: Any, value: Any, tmp_path: Path) -> None
     assert (model.objective == of_run) is not isinstance(of_run, AdaptiveKL)
     with pytest.raises(ArgumentError, match=r"^objective=.*, but the run in .* has "):
         start(value)
+
+
+class Taught(PPOClip):
+    """Has an argument that is called, but is no schedule."""
+
+    def __init__(self, *args: Any, teacher: Any = None, **arguments: Any):
+        self.teacher = teacher
+        super().__init__(*args, **arguments)
+
+
+@pytest.mark.parametrize("teacher", [nn.Linear(4, 2), max, lambda one, two: one])
+def test_arguments_that_are_no_schedules(teacher: Any, tmp_path: Path) -> None:
+    model = Taught("MlpPolicy", pendulums(), **ARGUMENTS, teacher=teacher)
+    model.learn(32, callback=ExactCheckpointCallback(32, tmp_path))
+    assert Taught.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, teacher=teacher).teacher is not None
+
+
+def test_a_schedule_of_arrays(tmp_path: Path) -> None:
+    """SciPy's interpolations return arrays without dimensions."""
+
+    def start(last: float) -> Any:
+        rate: Any = interp1d([-1, 0, 1], [0, 0, last])
+        return PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, learning_rate=rate)
+
+    start(3e-4).learn_to(32, callback=ExactCheckpointCallback(32, tmp_path))
+    start(3e-4)
+    with pytest.raises(ArgumentError, match=r"^learning_rate="):
+        start(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments"),
+    [
+        (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-4)}),
+        (PPOCustom, {"objective": AdaptiveReverseKL(desired_kl=1e-6)}),
+    ],
+)
+def test_arguments_that_had_adapted_before_the_first_checkpoint(cls: Any, arguments: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    model = cls("MlpPolicy", pendulums(), **ARGUMENTS, **arguments).learn(64)
+    for folder in (first, second):
+        model.learn(64, callback=ExactCheckpointCallback(32, folder), reset_num_timesteps=False)
+        resumed = cls.resume_or_start(folder, "MlpPolicy", pendulums(), **ARGUMENTS, **arguments)
+        model = cls.resume(folder, pendulums())
+        assert resumed.num_timesteps == model.num_timesteps
+    (name,) = arguments
+    assert getattr(resumed, name) != arguments[name]
 
 
 def test_what_may_be_another(tmp_path: Path) -> None:

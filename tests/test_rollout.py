@@ -155,3 +155,17 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
     model.learn(32)
     assert (model.rollout_buffer.actions % 1 > 0).all()
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_buffer_of_sb3_in_place_of_the_model_s() -> None:
+    """The KL of minibatches needs the parameters of the old policy, which SB3's buffer does not keep."""
+    for variant in VARIANTS:
+        model = variant("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=1, device="cpu")
+        space = model.observation_space
+        model.rollout_buffer = RolloutBuffer(16, space, BOX, model.device, model.gae_lambda, model.gamma, model.n_envs)
+        if variant not in PENALISED:
+            assert model.learn(32).num_timesteps == 32
+            continue
+        with pytest.raises(ArgumentError, match=r"replaced by a RolloutBuffer, .*pass rollout_buffer_class="):
+            model.learn(32)
+        assert model.num_timesteps == 0

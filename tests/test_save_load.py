@@ -316,3 +316,22 @@ def test_sb3_loads_the_policy_of_a_file_without_a_clip_range(tmp_path: Path) -> 
     observations = np.zeros((2, 3), np.float32)
     theirs = PPO.load(tmp_path / "model", clip_range=0.2).predict(observations, deterministic=True)[0]
     np.testing.assert_array_equal(theirs, model.predict(observations, deterministic=True)[0])
+
+
+def falling(progress: float) -> float:
+    return 1e-3 * progress
+
+
+@pytest.mark.parametrize("optimizer", [th.optim.Adam, th.optim.SGD])
+def test_a_step_size_of_sb3_that_ended_below_0(optimizer: Any, tmp_path: Path) -> None:
+    """The last rollout of SB3's model takes more steps than were asked for, so its linear schedule becomes negative."""
+    arguments: Any = {"policy_kwargs": {"optimizer_class": optimizer}, "learning_rate": falling, "device": "cpu"}
+    sb3 = PPO("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, **arguments).learn(48)
+    assert sb3.policy.optimizer.param_groups[0]["lr"] < 0
+    sb3.save(tmp_path / "sb3")
+    loaded = PPOClip.load(tmp_path / "sb3", noise_envs(BOX))
+    assert_same_weights(loaded, sb3)
+    assert_same_weights(PPOAdaptiveKL.from_ppo(sb3), sb3)
+    loaded.set_parameters(sb3.get_parameters())  # type: ignore[arg-type]
+    loaded.learn(32, reset_num_timesteps=False)
+    assert loaded.policy.optimizer.param_groups[0]["lr"] >= 0

@@ -173,6 +173,43 @@ def test_a_folder_that_may_not_be_written_to(kind: str) -> None:
         assert {file: Path(name, file).read_bytes() for file in os.listdir(name)} == before
 
 
+def test_a_protected_file_in_a_folder_that_may_be_written_to() -> None:
+    model = model_of(1)
+    with not_as_root(), tempfile.TemporaryDirectory() as name:
+        path = Path(name, "model.zip")
+        model.save(path)
+        before = path.read_bytes()
+        path.chmod(0o444)
+        renumber(model, 2)
+        with pytest.raises(PermissionError):
+            model.save(path)
+        assert path.read_bytes() == before and os.listdir(name) == ["model.zip"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
+    model, path = model_of(1), tmp_path / "model.zip"
+    model.save(path)
+    os.chown(path, 1000, 2000)
+    path.chmod(0o640)
+    model.save(path)
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1000, 2000, 0o640)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_what_another_user_left_does_not_matter() -> None:
+    model = model_of(1)
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o1777)  # As /tmp: only owners can remove files.
+        left = Path(name, f".model.zip.{16 * '0'}.tmp")
+        left.touch()
+        os.utime(left, (0, 0))
+        with not_as_root():
+            model.save(Path(name, "model.zip"))
+        assert sorted(os.listdir(name)) == [left.name, "model.zip"]
+
+
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     with pytest.raises(NotADirectoryError):

@@ -15,6 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback,
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import flat_weights, save
@@ -291,3 +292,43 @@ def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
         assert coef == expected_coef
     with pytest.raises(ArgumentError, match="the run had 2 processes and cannot be resumed exactly with 1"):
         part(str(tmp_path / "cut"), 512, True)
+
+
+class StopsOne(BaseCallback):
+    """Stops the rank 0 in its second rollout."""
+
+    def _on_step(self) -> bool:
+        return not (dist.get_rank() == 0 and self.n_calls == 40)
+
+
+def stopped(folder: str) -> tuple[int, list[str]]:
+    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
+    model.learn(512, callback=[StopsOne(), ExactCheckpointCallback(1000, folder, at_end=True)])
+    before = model.num_timesteps
+    model.learn(128, reset_num_timesteps=False)
+    return model.num_timesteps - before, sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_a_callback_that_stops_one_process_stops_all_without_a_checkpoint(tmp_path: Path) -> None:
+    assert answers(stopped, 2, str(tmp_path)) == [(128, ["step_000000000"])] * 2
+
+
+def submitted_again(folder: str) -> list[int]:
+    reached = []
+    for total in (256, 384, 512):
+        env = make_vec_env("CartPole-v1", n_envs=2)
+        keys: Any = {"keys": {"alpha", "beta", "gamma", "delta"}}  # Sets have another order in each process.
+        kwargs = {"features_extractor_class": Chosen, "features_extractor_kwargs": keys, "net_arch": [256, 256]}
+        model = PPOClip.resume_or_start(folder, "MlpPolicy", env, seed=1, policy_kwargs=kwargs, **SETTINGS)
+        model.learn_to(total, callback=ExactCheckpointCallback(128, folder, at_end=True))
+        reached.append(model.num_timesteps)
+    return reached
+
+
+class Chosen(FlattenExtractor):
+    def __init__(self, observation_space: gym.Space, keys: set[str]):
+        super().__init__(observation_space)
+
+
+def test_all_processes_find_the_checkpoint_that_was_written_last(tmp_path: Path) -> None:
+    assert answers(submitted_again, 2, str(tmp_path)) == [[256, 384, 512]] * 2

@@ -176,7 +176,7 @@ def check_names(
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    free = [*(name for name in parameters if name not in given), *also]
+    free = [*dict.fromkeys([*(name for name in parameters if name not in given), *also])]
     for name in names:
         if name in given or not (takes_any or name in free):
             callee = getattr(function, "__name__", repr(function))

@@ -127,9 +127,12 @@ def _has_hooks(owner: object) -> bool:
     return any(kept for name, kept in vars(owner).items() if HOOKS in name and name not in HARMLESS_HOOKS)
 
 
-def check_parameters(parameters: Iterable[nn.Parameter]) -> None:
+def check_parameters(parameters: Collection[nn.Parameter]) -> None:
     """Check all parameters of a policy."""
     first = next(iter(parameters))
+    places = [parameter.data_ptr() for parameter in parameters if parameter.numel()]
+    if len({*places}) < len(places):
+        raise ObstacleError("some parameters overlap in memory")
     for parameter in parameters:
         if parameter.device.type != "cpu":
             raise ObstacleError(f"the policy is on {parameter.device}")

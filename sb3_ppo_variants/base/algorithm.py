@@ -40,6 +40,7 @@ from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.checks import (
     Supervised,
     check_begins,
+    check_buffer_for_kl,
     check_learn,
     check_memory,
     check_overridden,
@@ -122,7 +123,8 @@ class PPOBase(SavedAlgorithm):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        check_overridden(cls)
+        if cls.train is PPOBase.train:
+            check_overridden(cls)
         cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
@@ -309,7 +311,9 @@ class PPOBase(SavedAlgorithm):
                 going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
             if going:
                 callback.on_rollout_end()
-            return shared.end(going)
+            going = shared.end(going)
+        self.run.stopped = not going
+        return going
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
@@ -366,7 +370,9 @@ class PPOBase(SavedAlgorithm):
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
-        backend, why = choose(self._plan(), self.fast)
+        plan = self._plan()
+        check_buffer_for_kl(plan)
+        backend, why = choose(plan, self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)

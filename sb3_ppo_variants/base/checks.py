@@ -21,7 +21,9 @@ from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
+from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.updates import UpdatePlan
 from sb3_ppo_variants.updates.run import check_finite_parameters
 
 
@@ -32,6 +34,20 @@ def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
     """
     if cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
         raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
+
+
+def check_buffer_for_kl(plan: UpdatePlan) -> None:
+    """Check that the buffer keeps the parameters of the old policy, if an update needs its KL.
+
+    :raises ArgumentError: if it does not
+    """
+    if plan.needs_kl and not isinstance(plan.buffer, WithParameters):
+        name = type(plan.buffer).__name__
+        raise ArgumentError(
+            f"model.rollout_buffer was replaced by a {name}, which does not keep the parameters of the old policy that "
+            f"its KL needs: pass rollout_buffer_class={name} to the constructor, or make the buffer with "
+            "type(model.rollout_buffer)(...)"
+        )
 
 
 def checked_env(

@@ -278,11 +278,15 @@ def check_stays(env: gym.Env, env_index: int) -> gym.Env:
             if len(changed):
                 found = f"different at {changed.tolist()} from the one that the policy received"
                 watch.refuse("action mask", found, "unchanged until the step", env_index)
-        return step(action)
+        return without_own_questions(lambda: step(action))
 
     def forgetful_reset(**arguments: object) -> tuple[object, ...]:
-        asked.clear()
-        return reset(**arguments)  # type: ignore[arg-type]
+        return without_own_questions(lambda: reset(**arguments))  # type: ignore[arg-type]
+
+    def without_own_questions(call: Callable[[], tuple[object, ...]]) -> tuple[object, ...]:
+        returned = call()
+        asked.clear()  # The environment may ask for its own masks, before its state changes.
+        return returned
 
     env.action_masks = checked_masks  # type: ignore[attr-defined]
     env.step, env.reset = checked_step, forgetful_reset  # type: ignore[assignment, method-assign]

@@ -39,13 +39,14 @@ def write_atomically(path: Path, content: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(content)  # A device or a pipe has no content to lose.
         return
+    if target.is_file():
+        target.open("r+b").close()  # Raises if the file is protected, which would not keep it from being replaced.
     try:
         with replacing(target) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         if error.errno not in NOT_REPLACED or not target.is_file():
             raise
-        target.open("r+b").close()  # Raises before anything is changed if the file is not writable.
         warnings.warn(
             f"{target} cannot be replaced ({error.strerror}). It is overwritten in place, where a crash damages it."
         )
@@ -68,7 +69,7 @@ def replacing(target: Path) -> Iterator[Path]:
     :raises OSError: if it cannot be written; the target is then unchanged
     """
     for path in target.parent.glob(f".{glob.escape(_shorten_name(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # Another process has removed it, or it belongs to another user.
             if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
                 _remove(path)
     temporary = _choose_temporary(target)
@@ -79,6 +80,7 @@ def replacing(target: Path) -> Iterator[Path]:
         if target.is_dir():
             remove_folder(target)
         elif target.exists():
+            _copy_owner(target, temporary)
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except BaseException:
@@ -86,6 +88,15 @@ def replacing(target: Path) -> Iterator[Path]:
             _remove(temporary)
         raise
     _sync(target.parent)
+
+
+def _copy_owner(source: Path, target: Path) -> None:
+    """Give a file the owner and the group of another one, as far as the system and the user's permissions allow."""
+    status = source.stat()
+    if hasattr(os, "chown"):
+        for owner, group in ((-1, status.st_gid), (status.st_uid, -1)):
+            with suppress(PermissionError):
+                os.chown(target, owner, group)
 
 
 def _remove(path: Path) -> None:

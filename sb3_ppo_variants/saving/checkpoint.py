@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -57,9 +58,17 @@ class Checkpoint:
 
     @classmethod
     def capture(
-        cls, model: FileAlgorithm, callback: BaseCallback, folder: Path, iterations: int, last: "Checkpoint | None"
+        cls,
+        model: FileAlgorithm,
+        callback: BaseCallback,
+        folder: Path,
+        iterations: int,
+        last: "Checkpoint | None",
+        arguments: Mapping[str, object],
     ) -> "Checkpoint":
         """Capture the state of a model between two rollouts.
+
+        :param arguments: the model's arguments when the run began, unless the last checkpoint describes them
 
         A model without a seed takes that of the last checkpoint, or a random one if there is no last checkpoint.
         """
@@ -79,7 +88,7 @@ class Checkpoint:
             logged=_get_plain_records(model.logger),
             normalizations=state.pickle_normalizations(model.env),
             memories=list(memories),
-            arguments=(last and last.arguments) or _describe_arguments(model),
+            arguments=(last and last.arguments) or _describe(arguments),
         )
 
     @classmethod
@@ -145,8 +154,8 @@ class Checkpoint:
 
     def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
         """Check that a model was created with the arguments of the run, as it began or as it is when resumed."""
-        now = _describe_arguments(resumed)
-        for name, description in _describe_arguments(given).items():
+        now = _describe(get_arguments(resumed))
+        for name, description in _describe(get_arguments(given)).items():
             first = self.arguments.get(name, now[name])
             if description not in (first, now[name]):
                 raise ArgumentError(
@@ -167,11 +176,15 @@ def _get_argument(model: FileAlgorithm, name: str) -> object:
     return getattr(model, ATTRIBUTES.get(name, name), None)
 
 
-def _describe_arguments(model: FileAlgorithm) -> dict[str, str]:
-    """Describe the arguments of a model's constructors that affect the results of a run, by name."""
+def get_arguments(model: FileAlgorithm) -> dict[str, object]:
+    """Get the arguments of a model's constructors that affect the results of a run, by name."""
     constructors = [vars(cls)["__init__"] for cls in type(model).__mro__ if "__init__" in vars(cls)]
     names = {name: None for constructor in constructors for name in inspect.signature(constructor).parameters}
-    return {name: describe(_get_argument(model, name)) for name in names if name not in MAY_DIFFER}
+    return {name: _get_argument(model, name) for name in names if name not in MAY_DIFFER}
+
+
+def _describe(arguments: Mapping[str, object]) -> dict[str, str]:
+    return {name: describe(value) for name, value in arguments.items()}
 
 
 def _read_file(folder: Path, name: str) -> bytes:

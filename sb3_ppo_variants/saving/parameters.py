@@ -143,6 +143,8 @@ def _find_faults_by_a_step(
         parameter.grad = th.zeros_like(parameter)
     takes = inspect.signature(cls).parameters
     options = {name: value for name, value in group.items() if name in takes and name != "params"}
+    if isinstance(rate := options.get("lr"), float) and rate < 0:
+        options["lr"] = 0.0  # SB3's linear schedules end below 0, and each update sets the step size anew.
     try:
         rehearsal = cls(zeros, **options)
         rehearsal.step()

@@ -16,7 +16,14 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
-from sb3_ppo_variants.saving.checkpoint import MODEL, Checkpoint, check_folder, find_checkpoint, remove_older
+from sb3_ppo_variants.saving.checkpoint import (
+    MODEL,
+    Checkpoint,
+    check_folder,
+    find_checkpoint,
+    get_arguments,
+    remove_older,
+)
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations, walk
 
@@ -36,8 +43,11 @@ class TrainingRun:
         self.iterations = 0
         self.log_interval: int | None = None
         self._collecting = False
-        # Whether the last call of learn() ended with an error or an interrupt.
-        self.failed = False
+        # Whether the last call of learn() ended with an error or an interrupt, and whether a callback stopped it in any
+        # of the processes.
+        self.failed = self.stopped = False
+        # The model's arguments when the run began, as objects that later updates replace.
+        self.began_with: dict[str, object] | None = None
 
     def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
@@ -48,7 +58,9 @@ class TrainingRun:
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
         """
-        self.failed = False
+        self.failed = self.stopped = False
+        if self.began_with is None or reset_num_timesteps:
+            self.began_with = get_arguments(model)
         if self._collecting:
             # The environments may have taken a step that the model did not see.
             model._last_obs = None
@@ -251,8 +263,9 @@ class ExactCheckpointCallback(BaseCallback):
     def _write(self) -> None:
         model, run = self.model, self.model.run
         iterations = run.iterations + self._rollouts_begun
-        checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last)
+        checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last, run.began_with or {})
         checkpoint.write(model)
+        model.processes.exchange("has a checkpoint", None)  # No process may look for it before.
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
         begin_episodes(model, checkpoint.seed, model.processes.rank)
@@ -270,7 +283,7 @@ class ExactCheckpointCallback(BaseCallback):
     def _on_training_end(self) -> None:
         # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
         whole = 0 < self._rollouts_begun == self._rollouts_ended
-        if self._at_end and whole and not self.model.run.failed:
+        if self._at_end and whole and not (self.model.run.failed or self.model.run.stopped):
             self._write()
 
     def _on_step(self) -> bool:

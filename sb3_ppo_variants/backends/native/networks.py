@@ -64,10 +64,11 @@ class Features:
             assert isinstance(self._space, spaces.Dict)
             parts = [self._flatten(observations[key], self._space[key]) for key in self._keys]
             numbers = np.concatenate(parts, axis=1)
-        return np.ascontiguousarray(numbers, dtype)
+        features = np.ascontiguousarray(numbers, dtype)
+        return features if features.flags.aligned else features.copy()
 
     def _flatten(self, observations: np.ndarray, space: AnySpace) -> np.ndarray:
-        if observations.dtype.kind == "f":
+        if observations.dtype.kind == "f" and isinstance(space, spaces.Box):
             return observations.reshape(len(observations), -1).astype(np.float32, copy=False)
         tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
         assert isinstance(tensor, th.Tensor)
@@ -114,7 +115,8 @@ class StateDependence(NamedTuple):
                 raise ObstacleError(f"actions are squashed by a {type(distribution.bijector).__name__}")
             squash = distribution.bijector.epsilon
         columns = outputs if distribution.full_std else 1
-        return cls(columns, distribution.use_expln, distribution.learn_features, distribution.epsilon, squash)
+        flags = int(distribution.use_expln), int(distribution.learn_features)  # They may be NumPy's.
+        return cls(columns, *flags, distribution.epsilon, squash)
 
 
 class Architecture:

@@ -118,11 +118,7 @@ class TrainedPart:
         if self.steps == 0:
             return
         for name, gradient in self.views(self.gradient).items():
-            parameter = self._named[name]
-            grad = parameter.grad
-            if grad is None or grad.shape != parameter.shape or grad.dtype != parameter.dtype:
-                grad = parameter.grad = th.zeros_like(parameter)
-            grad.detach().numpy()[...] = gradient
+            self._named[name].grad = th.from_numpy(gradient.copy())  # A callback may have kept the last one.
         self._all_states.update(self._new)
         moments = [moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True)]
         self._write([self.vector, *moments], self.adam.steps)
