@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, assert_same_weights, noise_envs, policy_for, small
+from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, assert_same_weights, collect, noise_envs, policy_for, small
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.kl import divergences_of
 
@@ -321,3 +321,22 @@ def test_observations_of_another_form_are_those_of_the_space(space: Any, change:
         for how in (change, lambda observations: observations)
     ]
     assert_same_weights(*models)
+
+
+@pytest.mark.parametrize("std", [None, "state"])
+def test_log_probabilities_are_those_of_the_rounded_actions(std: str | None) -> None:
+    """With a deviation of e^-12 around 1, rounding moves an action by a hundredth of a deviation."""
+    kwargs: dict[str, Any] = {"log_std_init": -12.0} if std is None else {"std": std}
+    model = small(n_steps=64, policy_kwargs=kwargs, fast=True)
+    with th.no_grad():
+        net = model.policy.action_net
+        net.weight.zero_()
+        net.bias.fill_(1.0)
+        if std is not None:
+            net.bias[len(net.bias) // 2 :] = -12.0
+    buffer = collect(model).rollout_buffer
+    with th.no_grad():
+        _, log_probs, _ = model.policy.evaluate_actions(
+            *(th.as_tensor(buffer.swap_and_flatten(array)) for array in (buffer.observations, buffer.actions))
+        )
+    np.testing.assert_allclose(buffer.log_probs.T.ravel(), log_probs, rtol=1e-5)

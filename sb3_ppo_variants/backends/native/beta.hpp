@@ -90,17 +90,13 @@ class Stream {
 
 // The outputs are those of all alpha = softplus(output) + 1, then those of all beta. Everything is computed in double
 // precision, because the logarithms of Gamma functions cancel each other.
-template <class T> class Beta {
+template <class T> class Beta : public WithoutParameters<T> {
   public:
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Beta(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), known(memory.take<Known>(size)), before(memory.take<Betas>(1)) {}
 
-    void begin() {}
-    void begin_kl(const T*) {}
-    void end(const Target<T>&) {}
-    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {

@@ -68,7 +68,6 @@ inline int64_t convolve_all_backward(const Convolutions& all, void* memory) {
     return pieces.used;
 }
 
-extern const Table table;
 const Table table = {
     {descend<float>, act<float>, compare<float>},
     {descend<double>, act<double>, compare<double>},

@@ -2,7 +2,8 @@
 //
 // `begin` precedes the states of a sum of gradients, and `end` writes the gradients of the distribution's parameters.
 // `gradient` and `write_parameters` refer to the states that `evaluate` was called for last, and `sample` to those of
-// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT, and may return the slopes of the loss with respect to it.
+// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT and `d_latent`, which may return the
+// slopes of the loss with respect to it.
 #pragma once
 
 #include "functions.hpp"
@@ -37,6 +38,13 @@ template <class T> struct Evaluation {
 // pointer stands for zeros; only that of `log_prob` is never null.
 template <class T> struct Slopes {
     const T *log_prob, *entropy, *kl, *reverse_kl, *deviations;
+};
+
+// A distribution without parameters of its own, apart from the outputs of the network.
+template <class T> struct WithoutParameters {
+    void begin() {}
+    void begin_kl(const T*) {}
+    void end(const Target<T>&) {}
 };
 
 // Independent normal distributions; the outputs are their means.
@@ -116,8 +124,6 @@ template <class T> class Gaussian {
         for (int64_t i = 0; i < size; ++i) d[i] = target.add ? d[i] + static_cast<T>(sums[i]) : static_cast<T>(sums[i]);
     }
 
-    const T* d_latent() const { return nullptr; }
-
     void write_parameters(ByState<const T> means, int64_t state, T* to) const {
         for (int64_t i = 0; i < size; ++i) {
             to[i] = means[i][state];
@@ -131,12 +137,8 @@ template <class T> class Gaussian {
     T deviation(int64_t, int64_t dimension) const { return deviations[dimension]; }
 
     T sample(int64_t state, const T* noise, T* action) const {
-        T squares = 0;
-        for (int64_t i = 0; i < size; ++i) {
-            action[i] = drawn_from[i][state] + deviations[i] * noise[i];
-            squares += noise[i] * noise[i];
-        }
-        return T(-0.5) * squares - log_scale;
+        for (int64_t i = 0; i < size; ++i) action[i] = drawn_from[i][state] + deviations[i] * noise[i];
+        return log_prob(state, action);  // Of the action as it was rounded, which updates evaluate.
     }
 
     // The log-probability of numbers in a state that `prepare` was called for.
@@ -169,7 +171,7 @@ template <class T> class Gaussian {
 };
 
 // Independent categorical distributions; the outputs are their concatenated logits.
-template <class T> class Categorical {
+template <class T> class Categorical : public WithoutParameters<T> {
   public:
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
@@ -183,10 +185,6 @@ template <class T> class Categorical {
         probs = {memory.take<T>(total * STRIDE)};
     }
 
-    void begin() {}
-    void begin_kl(const T*) {}
-    void end(const Target<T>&) {}
-    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
@@ -286,17 +284,13 @@ template <class T> class Categorical {
 };
 
 // Independent Bernoulli distributions; the outputs are the logits of 1.
-template <class T> class Bernoulli {
+template <class T> class Bernoulli : public WithoutParameters<T> {
   public:
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
     Bernoulli(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
 
-    void begin() {}
-    void begin_kl(const T*) {}
-    void end(const Target<T>&) {}
-    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {

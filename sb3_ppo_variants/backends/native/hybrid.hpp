@@ -34,7 +34,6 @@ template <class T> class Hybrid {
         for_each([&](const Part&, auto& distribution) { distribution.end(target); });
     }
 
-    const T* d_latent() const { return nullptr; }
     int64_t n_deviations() const { return next.deviations; }
 
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,

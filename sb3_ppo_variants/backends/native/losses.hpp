@@ -19,10 +19,10 @@ template <class T> inline Sloped<T> value_error(T value, T old_value, T target, 
         const T slope = 2 * (error < -constant ? -constant : error > constant ? constant : error);
         return {slope == 2 * error ? squared : slope * error - constant * constant, slope};
     }
-    const T range = constant, moved = value - old_value;
-    const T bounded = moved < -range ? -range : moved > range ? range : moved;
+    const T moved = value - old_value;
+    const T bounded = moved < -constant ? -constant : moved > constant ? constant : moved;
     const T clipped_error = old_value - target + bounded, clipped = clipped_error * clipped_error;
-    const bool inside = !(moved < -range || moved > range);
+    const bool inside = !(moved < -constant || moved > constant);
     if (terms.value_loss == CLIPPED_ERROR) return {clipped, inside ? 2 * clipped_error : T(0)};
     return {clipped > squared ? clipped : squared, inside || squared > clipped ? 2 * error : T(0)};
 }

@@ -17,7 +17,6 @@ template <class T, class Inner> class Squashed {
     void begin() { inner.begin(); }
     void begin_kl(const T* old) { inner.begin_kl(old); }
     void end(const Target<T>& target) { inner.end(target); }
-    const T* d_latent() const { return nullptr; }
     int64_t n_deviations() const { return inner.n_deviations(); }
     T deviation(int64_t state, int64_t dimension) const { return inner.deviation(state, dimension); }
 

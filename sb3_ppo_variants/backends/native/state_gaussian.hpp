@@ -6,7 +6,7 @@
 namespace INSTRUCTIONS {
 
 // The outputs are all means, then the logarithms of all standard deviations.
-template <class T> class StateGaussian {
+template <class T> class StateGaussian : public WithoutParameters<T> {
   public:
     static constexpr bool READS_LATENT = false, HAS_DEVIATIONS = false;
 
@@ -14,10 +14,6 @@ template <class T> class StateGaussian {
         : size(networks.parts[0]), deviations{memory.take<T>(size * STRIDE)}, z{memory.take<T>(size * STRIDE)},
           shift{memory.take<T>(size * STRIDE)}, variance_ratio{memory.take<T>(size * STRIDE)} {}
 
-    void begin() {}
-    void begin_kl(const T*) {}
-    void end(const Target<T>&) {}
-    const T* d_latent() const { return nullptr; }
 
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
@@ -66,13 +62,9 @@ template <class T> class StateGaussian {
     void prepare(ByState<const T> outputs, int64_t) { drawn_from = outputs; }
 
     T sample(int64_t state, const T* noise, T* action) const {
-        T log_prob = 0;
-        for (int64_t i = 0; i < size; ++i) {
-            const T log_std = drawn_from[size + i][state];
-            action[i] = drawn_from[i][state] + exp_of(log_std) * noise[i];
-            log_prob -= T(0.5) * noise[i] * noise[i] + log_std + HALF_LOG_2_PI;
-        }
-        return log_prob;
+        for (int64_t i = 0; i < size; ++i)
+            action[i] = drawn_from[i][state] + exp_of(drawn_from[size + i][state]) * noise[i];
+        return log_prob(state, action);
     }
 
     // The log-probability of numbers in a state that `prepare` was called for.
