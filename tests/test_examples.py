@@ -84,7 +84,7 @@ def test_each_algorithm_has_a_folder_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name, arguments in ARGUMENTS.items() if arguments is RECIPE])
 def test_what_an_example_says_it_reached_is_recorded(name: str) -> None:
     source = (EXAMPLES / f"{name}.py").read_text()
-    (env_id,) = re.findall(r'main\("(.+?)"', source)
+    (env_id,) = re.findall(r'run_example\("(.+?)"', source)
     assert gallery.summary(gallery.runs_of(gallery.read(EXAMPLES.parent / gallery.RECORDS), env_id)) in " ".join(
         source.split()
     )
