@@ -22,7 +22,6 @@ from benchmarks.workloads import (
     WORKLOADS,
     Algorithms,
     Workload,
-    on_reference_path,
 )
 from sb3_ppo_variants import variants
 from sb3_ppo_variants.errors import ArgumentError
@@ -107,16 +106,17 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="such as cuda (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def _algorithms(options: argparse.Namespace) -> Algorithms:
     algorithms: dict[str, Callable[..., Any]] = {
-        name: partial(getattr(variants, name), device="cpu") for name in options.algorithms
+        name: partial(getattr(variants, name), device=options.device) for name in options.algorithms
     }
     if options.reference:
-        algorithms[REFERENCE] = on_reference_path
+        algorithms[REFERENCE] = partial(variants.PPOClip, device=options.device, fast=False)
     if options.peers:
         try:
             import sbx
@@ -147,10 +147,12 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     th.set_num_threads(options.threads)
     algorithms, names = _algorithms(options), _workloads(options)
     measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
+    if th.device(options.device).type == "cuda":
+        measured["gpu"] = th.cuda.get_device_name(options.device)
     measuring.make_folders(options.json)
     for name in names:
         workload = WORKLOADS[name]
-        measured["runs"][name] = measure(workload, workload.with_baseline(algorithms), options.pairs)
+        measured["runs"][name] = measure(workload, workload.with_baseline(algorithms, options.device), options.pairs)
         if options.json is not None:
             options.json.write_text(json.dumps(measured) + "\n")
     return measured

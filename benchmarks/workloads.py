@@ -22,9 +22,8 @@ Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]
 ROLLOUT, POOLED_ROLLOUT = 2048, 4096
 N_ENVS = (1, 8, 32, 128)
 BREAKOUT = "BreakoutNoFrameskip-v4"
-# The name and the class of PPOClip on the reference path.
+# The name of PPOClip on the reference path.
 REFERENCE = "PPOClip, fast=False"
-on_reference_path = partial(PPOClip, device="cpu", fast=False)
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,14 @@ class Workload:
         """
         return algorithm(self.policy, self.env(ours), seed=0, **self.settings)
 
-    def with_baseline(self, algorithms: Algorithms) -> Algorithms:
-        """Return the algorithms, preceded by the one that they are compared with."""
+    def with_baseline(self, algorithms: Algorithms, device: str = "cpu") -> Algorithms:
+        """Return the algorithms, preceded by the one that they are compared with, on this device."""
         if self.baseline is None:
-            return {REFERENCE: on_reference_path, **algorithms}
+            return {REFERENCE: partial(PPOClip, device=device, fast=False), **algorithms}
         setting, cls = Setting(self.baseline), cast(Any, load_class(ALGORITHMS[self.baseline]))
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
-            return cls(policy_for(setting, policy), *args, device="cpu", **arguments)
+            return cls(policy_for(setting, policy), *args, device=device, **arguments)
 
         return {cls.__name__: make, **algorithms}
 
