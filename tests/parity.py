@@ -34,8 +34,8 @@ def train(
 ) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
     """Return a trained model and what each of its updates logged."""
     log = LogRecorder()
-    arguments = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "learning_rate": 1e-3, **arguments}
-    model = cls(policy, make_env(), seed=5, device="cpu", **arguments)
+    settings = {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "learning_rate": 1e-3, "seed": 5, "device": "cpu"}
+    model = cls(policy, make_env(), **{**settings, **arguments})
     model.learn(total_timesteps, callback=log)
     env = model.get_env()
     assert env is not None

@@ -60,7 +60,11 @@ def state(model: Any) -> dict[str, Any]:
         "episode starts": list(model._last_episode_starts),
         "normalization": None if normalize is None else _comparable([normalize.obs_rms, normalize.ret_rms]),
         "returns": None if normalize is None else list(normalize.returns),
-        "random": (random.getstate(), _comparable(np.random.get_state(legacy=False)), _comparable(th.get_rng_state())),
+        "random": (
+            random.getstate(),
+            _comparable(np.random.get_state(legacy=False)),
+            _comparable([th.get_rng_state(), *th.cuda.get_rng_state_all()]),
+        ),
     }
 
 
@@ -72,7 +76,7 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_comparable(item) for item in value]
     if isinstance(value, np.ndarray | th.Tensor):
-        array = np.asarray(value)
+        array = value.numpy(force=True) if isinstance(value, th.Tensor) else value
         return (str(array.dtype), array.shape, array.tobytes())
     return value
 

@@ -457,6 +457,9 @@ def test_random_actions_keep_to_masks(name: str) -> None:
 
 
 class Wrong(Masked):
+    def _draw(self) -> None:
+        self._drawn = [np.ones(3, bool)]  # Each action that the policy draws from these masks is allowed.
+
     def action_masks(self) -> Any:
         return {"choice": [False] * 3} if self._steps == 5 else {}
 

@@ -135,7 +135,8 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     policy.set_training_mode(False)
     policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
     try:
-        with th.enable_grad():
+        # In evaluation mode, cuDNN computes no gradients of an LSTM.
+        with th.enable_grad(), th.backends.cudnn.flags(enabled=False):
             computed, values = kind_of(policy).of_first_state(observation)
             log_prob = computed.log_prob(computed.get_actions(deterministic=True))
             actor, critic = _depends(policy, log_prob), _depends(policy, values)
