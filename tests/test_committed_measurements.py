@@ -148,6 +148,11 @@ def test_the_page_has_the_speeds_with_many_environments(capsys: pytest.CaptureFi
     assert len(rows) == 8 and all(row in text for row in rows)
 
 
+def test_the_page_has_the_speeds_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-h100.json")]) == 0
+    assert capsys.readouterr().out in (ROOT / "docs" / "speed.md").read_text()
+
+
 def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kl-estimators", "--report", str(ROOT / "results" / "kl-estimators.json")]) == 0
     assert capsys.readouterr().out in (ROOT / "docs" / "details.md").read_text()

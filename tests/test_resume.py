@@ -15,7 +15,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, LogRecorder, noise_envs, small
+from helpers import ACTION_SPACES, BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
@@ -216,6 +216,13 @@ def test_remaining_timesteps() -> None:
     assert model.remaining_timesteps == 36
     assert model.learn(64).remaining_timesteps == 0
     assert model.learn(65).remaining_timesteps == 0  # Rollouts are always completed, so these are 96 steps.
+
+
+def test_a_run_stays_on_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make = lambda: noise_envs(BOX, IMAGE)  # noqa: E731
+    small(PPOClip, make(), device="cpu").learn(64, callback=ExactCheckpointCallback(32, tmp_path))
+    monkeypatch.setattr(th.cuda, "is_available", lambda: True)
+    assert PPOClip.resume(tmp_path, make()).device == th.device("cpu")
 
 
 def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

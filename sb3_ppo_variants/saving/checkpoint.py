@@ -43,6 +43,7 @@ class Checkpoint:
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param memories: states of the callbacks of each process
     :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
+    :param device: the device of the model; checkpoints of version 1.0.0rc1 have none
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Checkpoint:
     normalizations: list[bytes]
     memories: list[state.Memories]
     arguments: dict[str, str] = field(default_factory=dict)
+    device: str = "auto"
 
     @classmethod
     def capture(
@@ -89,6 +91,7 @@ class Checkpoint:
             normalizations=state.pickle_normalizations(model.env),
             memories=list(memories),
             arguments=(last and last.arguments) or _describe(arguments),
+            device=str(model.device),
         )
 
     @classmethod

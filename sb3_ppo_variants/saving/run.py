@@ -107,7 +107,8 @@ class SavedAlgorithm(FileAlgorithm):
 
         :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
         :param env: an environment created like that of the run, with the same wrappers
-        :param device: as in :meth:`load`, like ``custom_objects``
+        :param device: ``"auto"`` is the device of the run, on which alone training continues exactly
+        :param custom_objects: as in :meth:`load`
         :raises FileNotFoundError: if there is no checkpoint
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
@@ -116,6 +117,7 @@ class SavedAlgorithm(FileAlgorithm):
         if env is None:
             raise ArgumentError("env=None, but resume() needs an environment like that of the run")
         checkpoint = find_checkpoint(Path(path))
+        device = checkpoint.device if device == "auto" else device
         model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
         checkpoint.restore(model)
         model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
