@@ -117,19 +117,25 @@ def averages_table(averages: dict[str, list[float]]) -> list[str]:
 
 
 def model_table(measured: dict[str, Any]) -> list[str]:
-    """Return a table of the share of W times the speed of one process that remains when gradients are averaged."""
+    """Return a table of the share of W times the speed of one process that remains when gradients are averaged.
+
+    The share that two processes reached stands beside the prediction for two.
+    """
     small, large = (float(np.median(measured["averages"][str(size)])) for size in SIZES)
     # 2 (W - 1) (a + b n / W) with W = 2.
     per_float = max(large - small, 0.0) / (SIZES[1] - SIZES[0])
     latency = max(small / 2 - per_float * SIZES[0] / 2, 0.0)
-    lines = [f"| workload | {' | '.join(f'{w} processes' for w in MANY)} |", "|---" * (1 + len(MANY)) + "|"]
+    heads = ["2 processes", "2, as measured", *(f"{w} processes" for w in MANY)]
+    lines = [f"| workload | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for name, of_runs in measured["rates"].items():
         workload = WORKLOADS[name]
         rows = workload.n_envs * workload.n_steps
-        alone, averages = rows / float(np.median(of_runs["1 process"])), EPOCHS * rows / workload.batch_size
+        one, two = (np.array(of_runs[number]) for number in ("1 process", "2 processes"))
+        alone, averages = rows / float(np.median(one)), EPOCHS * rows / workload.batch_size
         shares = []
-        for w in MANY:
+        for w in (2, *MANY):
             average = 2 * (w - 1) * (latency + per_float * workload.n_parameters / w)
             shares.append(alone / (alone + averages * average))
+        shares.insert(1, float(np.median(two / one)) / 2)
         lines.append(f"| {name} | {' | '.join(f'{share:.0%}' for share in shares)} |")
     return lines

@@ -85,6 +85,19 @@ def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
     assert {each["label"] for each in records.unpack(packed)[0]} == {each["label"] for each in RECORDS}
 
 
+def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
+    own = [record("sb3_ppo", "A-v0", seed, 50 + seed) for seed in range(5)]
+    write(tmp_path / "out", [record(RANDOM, "A-v0", 0, 10), *own])
+    columns = {f"A-v0__ppo__{seed}__17 - charts/episodic_return": [90.0 + seed, 95.0] for seed in range(5)}
+    pd.DataFrame({"global_step": [40, 90], **columns}).to_csv(tmp_path / "chart.csv")
+    add = ["--add", f"CleanRL PPO={tmp_path / 'chart.csv'}"]
+    assert main(["report", "--out", str(tmp_path / "out"), "--appendix", *add]) == 0
+    text = text_of(tmp_path / "out" / "report.md")
+    assert "**CleanRL PPO** (recorded elsewhere) has the highest mean score" in text
+    assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
+    assert "We trained 1 setting in 1 environment" in (tmp_path / "out" / "appendix" / "appendix.tex").read_text()
+
+
 def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> None:
     write(tmp_path / "out", RECORDS[:1])
     monitored = tmp_path / "zoo" / "A-v0_1"

@@ -159,6 +159,43 @@ def test_a_protocol_is_described_only_with_the_values_that_it_describes(
     assert ("a constant step size" in text) is described
 
 
+def apart_from_sb3(seeds: int = 4) -> list[Any]:
+    """Return runs in which ppo_clip is better than sb3_ppo with each seed."""
+    scores = {"ppo_clip": 100, "sb3_ppo": 50}
+    runs = [record(label, "A-v0", seed, score + seed) for label, score in scores.items() for seed in range(seeds)]
+    return [record(RANDOM, "A-v0", 0, 10), *runs]
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_a_setting_whose_runs_fail_is_not_called_better(tmp_path: Path) -> None:
+    failed = record("ppo_clip", "A-v0", 4, None, status="failed", error="diverged")
+    for name, runs in {"whole": apart_from_sb3(), "failed": [*apart_from_sb3(), failed]}.items():
+        write(tmp_path / name, runs)
+        assert main(["report", "--out", str(tmp_path / name), "--appendix"]) == 0
+    assert "is better than all others beyond noise" in text_of(tmp_path / "whole" / "report.md")
+    text = text_of(tmp_path / "failed" / "report.md")
+    assert "**ppo_clip** (1 of 5 runs have no score) has the highest mean score" in text
+    assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
+    assert "Settings with runs without a score are not called better" in text
+    assert r"(ppo\_clip: 1 of 5 runs have no score)" in (tmp_path / "failed" / "appendix" / "appendix.tex").read_text()
+    worse = record("sb3_ppo", "A-v0", 4, None, status="failed", error="diverged")
+    write(tmp_path / "worse", [*apart_from_sb3(), worse])
+    assert main(["report", "--out", str(tmp_path / "worse")]) == 0
+    assert "is better than all others beyond noise" in text_of(tmp_path / "worse" / "report.md")
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_environments_where_nothing_learns_are_named(tmp_path: Path) -> None:
+    """The random policy's mean has a standard error of 2 / sqrt(4) = 1, and the best run is above it by 4 or 40."""
+    for better, is_named in ((4.0, True), (40.0, False)):
+        runs = [record("sb3_ppo", "A-v0", seed, 10 + better - seed) for seed in range(2)]
+        random = record(RANDOM, "A-v0", 0, 10.0, last_returns=[8.0, 12.0, 8.267949, 11.732051])
+        write(tmp_path / str(better), [random, *runs])
+        assert main(["report", "--out", str(tmp_path / str(better))]) == 0
+        text = text_of(tmp_path / str(better) / "report.md")
+        assert ("In A-v0, the best run is hardly better than the random policy." in text) == is_named
+
+
 def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:
     failed = record(RANDOM, "B-v0", 0, None, status="failed", error="no", timesteps=1_000_000)
     write(tmp_path, [RECORDS[0], failed, *RECORDS[2:]])

@@ -1,6 +1,7 @@
 """The page of the study of Table 1, from records made by hand and from the committed ones."""
 
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from benchmarks.study import BEGIN, END
 from sb3_ppo_variants.compare import records, scores, study
 from sb3_ppo_variants.compare.plan import PRESETS, RANDOM
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import holm
+from sb3_ppo_variants.compare.statistics import holm, smallest_p
 
 ROOT = Path(__file__).parent.parent
 PRESET = PRESETS["table1-study"]
@@ -186,6 +187,12 @@ def test_the_page_says_what_two_seeds_can_tell() -> None:
     assert apart.keys() == {"text", "observations not normalised", "advantages not normalised"}
     pairs = [pair for of_row in apart.values() for pair in of_row.split(", ")]
     assert [pair for pair in pairs if not pair.endswith("> none")] == ["d_targ = 0.01 > β = 1"]
+    arrays = [scores.arrays(outcome.runs[outcome.runs["label"].isin(LABELS)]) for outcome in outcomes.values()]
+    every = np.array([p_value(of[one], of[other]) for of in arrays for one, other in combinations(of, 2)])
+    assert len(every) == 60 and holm(every).min() > 0.05
+    assert holm(np.full(60, smallest_p(2, 2, 4))).min() > 0.05
+    said = "Corrected for all 60 pairs of the study, none of them is beyond noise, and with two seeds, none could be"
+    assert said in summary()
     none = {name: scores.matrices(outcome.runs)["ppo_unclipped"].to_numpy() for name, outcome in outcomes.items()}
     base = none.pop("released-code")
     p = np.array([p_value(of_none, base) for of_none in none.values()])

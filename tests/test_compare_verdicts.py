@@ -31,12 +31,22 @@ def test_runs_stay_in_their_environments() -> None:
 
 @pytest.mark.parametrize("seeds", [(4, 4), (5, 3)])
 def test_p_values_are_scipys_in_one_environment(seeds: tuple[int, int]) -> None:
+    """With equal numbers of seeds, Welch's t and the difference order the divisions alike."""
     generator = np.random.default_rng(0)
     one, other = (generator.standard_exponential(number) for number in seeds)
-    expected = permutation_test(
-        (one, other), lambda x, y: abs(x.mean() - y.mean()), vectorized=False, alternative="greater", n_resamples=np.inf
-    )
+
+    def distance(x: np.ndarray, y: np.ndarray) -> float:
+        return abs(ttest_ind(x, y, equal_var=False).statistic)
+
+    expected = permutation_test((one, other), distance, vectorized=False, alternative="greater", n_resamples=np.inf)
     assert p_value(one[:, None], other[:, None]) == pytest.approx(expected.pvalue)
+
+
+def test_fewer_seeds_that_vary_more_are_not_told_apart() -> None:
+    """Without standard errors, 17% of these pairs with the same mean were called different."""
+    generator = np.random.default_rng(0)
+    pairs = [(generator.normal(0, 0.3, (5, 3)), generator.normal(0, 0.05, (10, 3))) for _ in range(400)]
+    assert (statistics.p_values(pairs, 1999) <= 0.05).mean() < 0.1
 
 
 def test_random_divisions_give_the_p_value_of_all() -> None:

@@ -29,8 +29,10 @@ def test_the_table_of_what_processes_learn(tmp_path: Path, capsys: pytest.Captur
 def test_the_model_of_scaling_by_hand() -> None:
     """One second per update alone, and 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of n = 11,085 numbers."""
     averages = {"12000": [100e-6], "200000": [476e-6]}
-    lines = scaling.model_table({"rates": {"halfcheetah": {"1 process": [2048.0]}}, "averages": averages})
-    assert lines[2:] == ["| halfcheetah | 85% | 39% | 7% |"]
+    lines = scaling.model_table(
+        {"rates": {"halfcheetah": {"1 process": [2048.0], "2 processes": [3072.0]}}, "averages": averages}
+    )
+    assert lines[2:] == ["| halfcheetah | 97% | 75% | 85% | 39% | 7% |"]
 
 
 def test_a_curve_ends_with_the_training() -> None:

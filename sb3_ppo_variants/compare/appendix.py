@@ -74,6 +74,9 @@ means over seeds, stratified by environment, gives $p \\leq {ALPHA}$ after Holm'
 \\citep{{{{holm1979simple}}}} for {{pairs}} of settings. They are equivalent if two one-sided $t$ tests at 5\\%
 \\citep{{{{schuirmann1987comparison}}}} show that their means differ by less than {MARGIN}. Where neither holds, these
 runs cannot tell."""
+DOUBTFUL = """\
+Runs without a score do not count, and their settings are not called better; runs that were recorded elsewhere are shown
+but not tested"""
 MEANS = r"""Mean normalised score with its 95\% interval, the range of ranks that the tests allow, and the settings
 than which one is better beyond noise."""
 AGAINST = r"""Against {}: the probability that a run is better, and the difference of the means (above 0: better), with
@@ -132,19 +135,24 @@ def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
 
 def _methods(comparison: Comparison) -> str:
     """Write a paragraph about the runs and the statistics, with citations."""
-    frame = comparison.table
-    seeds = frame.groupby("label")["seed"].nunique()
-    versions = {f"{name} {of}" for record in comparison.own.records for name, of in record["versions"].items()}
-    trained = TRAINED.format(
-        settings=tables.say_count(comparison.labels, "setting"),
-        envs=tables.say_count(comparison.envs, "environment"),
-        seeds=" to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
-        steps=" or ".join(f"{number:,}" for number in sorted(frame["timesteps"].unique())),
-        versions=f" ({escape_latex(', '.join(sorted(versions)))})" if versions else "",
-    )
-    pairs = math.comb(len(comparison.arrays), 2)
-    tested = TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair")
-    return f"{trained}\n{tested}" if pairs else trained
+    own = comparison.own
+    said = []
+    if own.records:
+        seeds = own.table.groupby(["label", "env"])["score"].count()
+        versions = {f"{name} {of}" for record in own.records for name, of in record["versions"].items()}
+        trained = TRAINED.format(
+            settings=tables.say_count(own.labels, "setting"),
+            envs=tables.say_count(own.envs, "environment"),
+            seeds=" to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
+            steps=" or ".join(f"{number:,}" for number in sorted(own.table["timesteps"].unique())),
+            versions=f" ({escape_latex(', '.join(sorted(versions)))})" if versions else "",
+        )
+        said.append(trained)
+    if doubts := "; ".join(f"{label}: {doubt}" for label, doubt in comparison.doubts.items()):
+        said.append(f"{DOUBTFUL} ({escape_latex(doubts)}).")
+    if pairs := math.comb(len(comparison.arrays), 2):
+        said.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
+    return "\n".join(said)
 
 
 def _means(comparison: Comparison, baseline: str) -> list[str]:

@@ -208,8 +208,9 @@ class Section:
         if not comparison.arrays:
             return [table, OVERVIEW]
         envs = scores.scaled_envs(comparison.table)
-        said = tables.verdict(comparison.ranking, len(envs), bool(comparison.incomplete))
-        return [said, table, OVERVIEW, tables.NOISE]
+        said = tables.verdict(comparison.ranking, len(envs), bool(comparison.incomplete), comparison.doubts)
+        doubts = [tables.DOUBTFUL] if comparison.doubts else []
+        return [said, *doubts, *tables.warn_of_scale(comparison), table, OVERVIEW, tables.NOISE]
 
     def _normalised(self) -> list[str]:
         comparison = self.comparison

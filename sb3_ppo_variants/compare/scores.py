@@ -1,5 +1,6 @@
 """Tables of scores, made from records."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -138,9 +139,34 @@ class Comparison:
         return [label for label in self.labels if label not in self.arrays]
 
     @cached_property
+    def doubts(self) -> dict[str, str]:
+        """Why some settings are not called better than others.
+
+        The score of a setting that was recorded elsewhere is that of another part of training, and runs without a score
+        may be the worst of their setting.
+        """
+        found = dict.fromkeys((label for label in self.labels if label not in self.own.labels), "recorded elsewhere")
+        for label in self.own.labels:
+            runs = self.runs(label)
+            failed = sum(label.partition(" #")[0] == record["label"] for record in self.failed)
+            lost = failed + sum(record["score"] is None for record in runs)
+            if lost:
+                found[label] = f"{lost} of {failed + len(runs)} runs have no score"
+        return found
+
+    @cached_property
     def differences(self) -> Differences:
-        """How the means of each pair of settings differ, in both orders."""
-        return differences(self.arrays)
+        """How the means of each pair of settings differ, in both orders, without p values where there are doubts."""
+        found = differences(self.arrays)
+        added = {label for label in self.labels if label not in self.own.labels}
+
+        def is_doubtful(one: str, other: str, gap: float) -> bool:
+            return bool(added & {one, other}) or (one if gap > 0 else other) in self.doubts
+
+        return {
+            pair: replace(each, p=math.nan) if is_doubtful(*pair, each.estimate.value) else each
+            for pair, each in found.items()
+        }
 
     @property
     def ranking(self) -> list[Ranked]:

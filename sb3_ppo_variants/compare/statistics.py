@@ -4,8 +4,8 @@ Scores have the shape ``(seeds, environments, ...)``. Seeds are the sample; the 
 the user. ``python -m benchmarks verdicts`` measures how often the tests err and the intervals cover.
 
 The mean over runs decides: every environment counts in it, Table 1 of the paper reports it, it has intervals that
-cover, and outliers cannot dominate it, because no normalised score is far above 1. The interquartile mean has no
-interval: with few seeds, it trims whole environments.
+cover, and no normalised score is far above 1. Scores may be far below 0 where hardly anything learns. The interquartile
+mean has no interval: with few seeds, it trims whole environments.
 """
 
 import math
@@ -227,6 +227,10 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
     value is the share of these divisions in which the means differ at least as much as they do. It is exact if the
     scale of each environment does not depend on which of the two settings a run is of.
 
+    If the settings have different numbers of seeds, differences are measured in standard errors, as in Welch's t test
+    (Janssen, Statistics & Probability Letters 36, 1997). Otherwise, settings with the same mean would often differ if
+    the one with fewer seeds varied more.
+
     :param pairs: scores of two settings in the same environments
     :param samples: number of random divisions, if there are more than this
     """
@@ -234,19 +238,46 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMP
     shapes = [(len(one), len(other), one.shape[1]) for one, other in pairs]
     for shape in set(shapes):
         same = [number for number, of_pair in enumerate(shapes) if of_pair == shape]
-        weights, complete = _divisions(*shape, samples)
-        pooled = np.stack([np.concatenate(pairs[number]).T.ravel() for number in same], axis=1)
+        divisions, complete = _divisions(*shape, samples)
+        pooled = np.stack([np.concatenate(pairs[number]).T for number in same], axis=-1)
+        as_found = np.broadcast_to(np.arange(pooled.shape[1]) < shape[0], (1, *pooled.shape[:2]))
         # Sums in another order differ in their last digits.
-        least = [abs(pairs[number][0].mean() - pairs[number][1].mean()) for number in same]
-        reached = (np.abs(weights @ pooled) >= least - 1e-9 * np.ptp(pooled, axis=0)).sum(axis=0)
+        least = _distances(as_found, pooled) * (1 - 1e-9) - 1e-9 * np.ptp(pooled, axis=(0, 1))
+        reached = (_distances(divisions, pooled) >= least).sum(axis=0)
         # The division that was found is one of the random ones.
-        found[same] = reached / len(weights) if complete else (reached + 1) / (len(weights) + 1)
+        found[same] = reached / len(divisions) if complete else (reached + 1) / (len(divisions) + 1)
     return found
+
+
+def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """Compute how far apart the two parts of each division are.
+
+    :param divisions: which runs are of the first part, shape ``(divisions, environments, runs)``
+    :param pooled: scores, shape ``(environments, runs, pairs)``
+    :return: differences of means, in standard errors if the parts have different numbers of runs, shape ``(divisions,
+        pairs)``
+    """
+    envs, runs, _ = pooled.shape
+    first = int(divisions[0, 0].sum())
+    centred = pooled - pooled.mean(axis=1, keepdims=True)
+    distance, variance = np.zeros((2, len(divisions), pooled.shape[2]))
+    for env, scores in enumerate(centred):
+        own = divisions[:, env].astype(float)
+        for part, number, sign in ((own, first, 1), (1 - own, runs - first, -1)):
+            mean = part @ scores / number
+            distance += sign * mean / envs
+            variance += (part @ scores**2 / number - mean**2) / max(number - 1, 1) / envs**2
+    if first in (1, runs - first, runs - 1):  # A single run has no standard error.
+        return np.abs(distance)
+    # Equal scores have none either, up to rounding.
+    error = np.sqrt(np.maximum(variance, (1e-9 * np.ptp(pooled, axis=(0, 1))) ** 2))
+    distances: np.ndarray = np.abs(np.divide(distance, error, out=np.zeros_like(distance), where=error > 0))
+    return distances
 
 
 @lru_cache(maxsize=8)
 def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
-    """Return what to multiply pooled scores with for the differences of means, and whether all divisions are there."""
+    """Return which runs are of the first setting in each division, and whether all divisions are there."""
     runs = first + second
     ways = math.comb(runs, first)
     complete = ways**envs <= samples
@@ -255,8 +286,7 @@ def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.nda
         belongs = of_env[np.indices((ways,) * envs).reshape(envs, -1).T]
     else:
         belongs = np.random.default_rng(0).random((samples, envs, runs)).argsort(axis=2) < first
-    weights = np.where(belongs, 1 / first, -1 / second) / envs
-    return weights.reshape(len(weights), -1), complete
+    return belongs, complete
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -44,8 +44,14 @@ FIRST = (
 NOISE = f"""\
 A setting is better than another beyond noise where a permutation test of their means over seeds, stratified by
 environment and corrected by Holm's method for all pairs of settings, gives p ≤ {ALPHA}. If all settings were the same,
-a report would call any of them better in at most {ALPHA:.0%} of the cases. A rank is the range of places that these
+this section would call any of them better in at most {ALPHA:.0%} of the cases. A rank is the range of places that these
 tests allow."""
+
+DOUBTFUL = """\
+Settings with runs without a score are not called better, because these runs may be their worst. Those recorded
+elsewhere are not tested: their scores are of another part of training."""
+# Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
+CLEARLY = 5
 
 FIGURE = """\
 The mean score, and in brackets the return at which the paper's curve ends, which the authors of
@@ -327,27 +333,51 @@ def command(comparison: Comparison) -> str | None:
     return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
 
 
-def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool) -> str:
+def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool, doubts: Mapping[str, str] | None = None) -> str:
     """Say in a line what is known about the best setting.
 
     :param incomplete: whether there are settings that have runs, but none that count
+    :param doubts: why some settings are not called better than others
     """
     best, others = ranking[0], ranking[1:]
-    said = f"**{escape_markdown(best.label)}** has the highest mean score, {best.value.value:.2f}"
+    why = {each.label: "a single seed" for each in others if each.seeds == 1} | dict(doubts or {})
+
+    def name(each: Ranked) -> str:
+        return escape_markdown(each.label) + (f" ({why[each.label]})" if each.label in why else "")
+
+    doubt = f" ({why[best.label]})" if best.label in why else ""
+    said = f"**{escape_markdown(best.label)}**{doubt} has the highest mean score, {best.value.value:.2f}"
     if not others:
         none = "no other setting has a seed in every environment" if incomplete else "there is no other setting"
         return f"{said}; {none}."
     if few := too_few([each.seeds for each in ranking], envs):
         return f"{said}. {few}"
     same = [each for each in others if each.label not in best.better]
-    alike = [f"{escape_markdown(each.label)}{'' if each.seeds > 1 else ' (a single seed)'}" for each in same]
+    alike = [name(each) for each in same]
     if not alike:
         return f"{said}, and is better than all others {'that count ' if incomplete else ''}beyond noise."
     if not best.better:
-        why = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
-        return f"{said}. {why} cannot be told apart from {', '.join(alike)}."
+        it = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
+        return f"{said}. {it} cannot be told apart from {', '.join(alike)}."
     better = f"It is better beyond noise than {', '.join(map(escape_markdown, best.better))}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+
+
+def warn_of_scale(comparison: Comparison) -> list[str]:
+    """Warn of environments in which hardly anything learned, so that noise of the random policy decides the scores."""
+    found = []
+    for record in comparison.random:
+        best, returns = comparison.best_scores.get(record["env"]), record["last_returns"]
+        if best is not None and record["score"] is not None and len(returns) > 1:
+            noise = float(np.std(returns, ddof=1)) / math.sqrt(len(returns))
+            if 0 < best - record["score"] < CLEARLY * noise:
+                found.append(record["env"])
+    if not found:
+        return []
+    return [
+        f"In {', '.join(dict.fromkeys(found))}, the best run is hardly better than the random policy. Scores there are "
+        "divided by a small number and may decide the means: leave such environments out."
+    ]
 
 
 def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
