@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from sb3_ppo_variants.envs.shared import Block, StepNumbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
 from sb3_ppo_variants.guards.masks import check_stays
-from sb3_ppo_variants.guards.outputs import Info, check_outputs
+from sb3_ppo_variants.guards.outputs import Info, check_outputs, copy_observation
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 
 if sys.platform == "linux":
@@ -115,8 +115,7 @@ class WorkerEnvs:
             if done:
                 info["terminal_observation"] = observation
                 observation, begun[i] = env.reset()
-            # The environment may write the next observation to the same array, but not before its next step.
-            observations.append(observation)
+            observations.append(copy_observation(observation))
             rewards.append(reward)
             dones.append(done)
             if len(info) > 1 or info["TimeLimit.truncated"] is not False:
@@ -130,12 +129,14 @@ class WorkerEnvs:
         return Stepped(None, infos, begun) if infos or begun else None
 
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[VecEnvObs, list[Info]]:
-        results = []
+        observations: list[object] = []
+        infos: list[Info] = []
         for i, (env, seed, option) in enumerate(zip(self._envs, seeds, options, strict=True), start=self._first):
             self._current.value = i
-            results.append(env.reset(seed=seed, **({"options": option} if option else {})))
-        observations, infos = zip(*results, strict=True)
-        return stack(observations, self._structure), [*infos]
+            observation, info = env.reset(seed=seed, **({"options": option} if option else {}))
+            observations.append(copy_observation(observation))
+            infos.append(info)
+        return stack(observations, self._structure), infos
 
     def _ask(self, command: str, env_index: int, arguments: Any) -> object:
         self._current.value = env_index

@@ -81,7 +81,7 @@ def copy_info(info: Info) -> Info:
 
 
 def copy_observation(observation: Value) -> Value:
-    """Copy an observation, because the environment may write the next one to the same memory."""
+    """Copy an observation, because its environment or another one may write the next one to the same memory."""
     if type(observation) is dict:
         return {key: copy_observation(part) for key, part in observation.items()}
     is_plain = type(observation) is np.ndarray and not observation.dtype.hasobject
