@@ -406,27 +406,6 @@ def call_env(check: EnvCheck, method: Callable[..., object], *args: object, **kw
         raise
 
 
-def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
-    """Make ``step`` and ``reset`` of an environment in a worker process check the values that they return.
-
-    The process of the model checks that numbers are finite, because it knows the step.
-    """
-    check = EnvCheck(env.observation_space, env_index, Watch())
-    step, reset = env.step, env.reset
-
-    def checked_step(*args: object, **kwargs: object) -> tuple[Value, ...]:
-        observation, *others = check.step(call_env(check, step, *args, **kwargs))
-        # SB3's worker resets the environment before it sends the last observation.
-        ends = others[1] or others[2]
-        return copy_observation(observation) if ends else observation, *others
-
-    def checked_reset(**arguments: object) -> tuple[Value, Info]:
-        return check.reset(call_env(check, reset, **arguments))
-
-    env.step, env.reset = checked_step, checked_reset  # type: ignore[method-assign]
-    return env
-
-
 def blame_output(error: Exception, check: EnvCheck) -> None:
     """Raise an error that names the wrong output, if a wrapper failed after it received one.
 
