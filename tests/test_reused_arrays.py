@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
@@ -164,3 +165,9 @@ def test_environments_that_share_an_array_keep_their_observations(vec_env: Calla
     for observations in (env.reset(), env.step(np.zeros(3, int))[0]):
         assert observations.ravel().tolist() == [0, 1, 2]
     env.close()
+
+
+def test_gymnasium_itself_loses_observations_in_a_shared_array() -> None:
+    """Says when gymnasium has mended this, so that the docstring of ``GymnasiumVecEnv`` can say so."""
+    observations, _ = SyncVectorEnv([partial(Framed, number) for number in range(3)]).reset()
+    assert observations.ravel().tolist() == [2, 2, 2]
