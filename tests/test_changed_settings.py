@@ -11,7 +11,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 
-from helpers import BOX, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, flat_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 
 NAN = float("nan")
@@ -160,6 +160,17 @@ def test_learn_within_learn(place: str, fast: bool) -> None:
         trained.learn(128, callback)
     assert_unchanged(trained, callback.before)
     assert trained.learn(64, reset_num_timesteps=False).num_timesteps > 64
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("place", PLACES)
+def test_training_continues_after_a_refused_learn(place: str, fast: bool) -> None:
+    def try_to_learn(outer: Any) -> None:
+        with pytest.raises(RuntimeError, match="that is being trained"):
+            outer.learn(32)
+
+    trained = model(fast).learn(128, At(place, try_to_learn))
+    assert th.equal(flat_weights(trained), flat_weights(model(fast).learn(128)))
 
 
 @pytest.mark.parametrize("fast", [False, True])

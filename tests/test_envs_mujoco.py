@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch as th
 from stable_baselines3.common.env_util import make_vec_env
@@ -358,6 +359,20 @@ def test_a_forked_process_can_drop_the_environments(n_threads: int) -> None:
     try:
         del env
         assert forked(lambda: gc.collect()) == 0
+    finally:
+        gc.enable()
+
+
+def test_threads_end_with_the_environments() -> None:
+    threads = psutil.Process().num_threads()
+    gc.disable()
+    try:
+        env = make_mujoco_vec_env("Hopper-v5", 4, n_threads=3)
+        env.reset()
+        assert psutil.Process().num_threads() > threads
+        env.close()
+        del env
+        assert psutil.Process().num_threads() == threads
     finally:
         gc.enable()
 

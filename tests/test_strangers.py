@@ -148,6 +148,28 @@ def test_weights_without_numbers() -> None:
         load(file)
 
 
+def with_repeated(member: str, number: float, times: int) -> io.BytesIO:
+    """Return a file in which a tensor of any size takes the place of a single number."""
+    repeated = th.tensor([number]).expand(times)
+
+    def change(state: Any) -> None:
+        if member == OPTIMIZER:
+            state["state"][0]["exp_avg"] = repeated
+        else:
+            state["log_std"] = repeated
+
+    return seal(change_state(members(), member, change))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("member", "fault"), [("policy.pth", r"log_std of shape \(5,\)"), (OPTIMIZER, "exp_avg that does not hold real")]
+)
+def test_tensors_that_repeat_a_number_are_not_read(member: str, fault: str) -> None:
+    with pytest.raises(DamagedFileError, match=fault):  # Otherwise NaN would be noticed first.
+        load(with_repeated(member, float("nan"), 5))
+
+
 def compressed_as(file: io.BytesIO, method: int, size: int = 2**27) -> io.BytesIO:
     """Return the file with an extra member of 128 MiB of zeros, whose header states a size."""
     packer: Any = bz2.BZ2Compressor() if method == zipfile.ZIP_BZIP2 else zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -173,6 +195,8 @@ SIZES: dict[str, Callable[[], io.BytesIO]] = {
     "bits": lambda: with_values(members(), action_space=spaces.MultiBinary(10**9)),
     "a long rollout": lambda: with_values(members(), n_steps=10**12),
     "many environments": lambda: with_values(members(), n_envs=10**10),
+    "a repeated weight": lambda: with_repeated("policy.pth", 0.0, 2**26),
+    "a repeated moment": lambda: with_repeated(OPTIMIZER, 0.0, 2**26),
     "a large extractor": lambda: with_values(
         members(),
         observation_space=IMAGE,

@@ -1,6 +1,7 @@
 """Wrong outputs are named wherever they are noticed: in a wrapper, when they are stacked, or in the check."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit, TransformReward
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
@@ -292,3 +294,39 @@ def test_additional_arguments_in_a_worker() -> None:
 def test_a_reward_that_wrappers_make_right() -> None:
     space, place, value, _ = WRONG["reward a string"]
     small(env=DummyVecEnv([lambda: Monitor(TransformReward(Errs(space, place, value), float))])).learn(32)
+
+
+class Plans(gym.Env):
+    """Looks ahead in a copy of itself, and takes a step of its own at a reset, whose outputs nobody else sees."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time = -1
+        self.reward: float | None = None
+        observation = self.step(0)[0]
+        self.reward = 1.0
+        return observation, {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        return np.array([float(self.time)]), self.reward, False, False, {}
+
+    def action_masks(self) -> np.ndarray:
+        return np.arange(2) <= self.time
+
+    def plan(self) -> tuple[int, int, list[bool]]:
+        copied = deepcopy(self)
+        copied.step(0)
+        return copied.time, self.time, copied.action_masks().tolist()
+
+
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, IN_PROCESSES["ours"]])
+def test_what_an_environment_does_inside_is_its_own_business(vec_env: Callable[..., VecEnv]) -> None:
+    env = vec_env([Plans])
+    env.reset()
+    env.env_method("action_masks")
+    assert env.env_method("plan") == [(1, 0, [True, True])]
+    assert env.step(np.zeros(1, int))[0] == 1
+    env.close()

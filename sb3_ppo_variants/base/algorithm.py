@@ -365,7 +365,6 @@ class PPOBase(SavedAlgorithm):
         return values
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
-        check_is_free(self.rollout_buffer)
         check_start("action", self.action_space)  # It may be a different environment than at construction.
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
@@ -397,8 +396,10 @@ class PPOBase(SavedAlgorithm):
         :raises EnvOutputError: if an environment returns something with the wrong type, shape or range
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` raises an error, ends or does not answer
         :raises CallbackError: if a callback returns None
+        :raises RuntimeError: if a callback calls it while a rollout is collected
         """
         check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
+        check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
         processes = self.processes
         supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
         with settings_kept(), together.failing(processes), checked(self), supervised.to_the_end():

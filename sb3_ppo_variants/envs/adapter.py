@@ -33,6 +33,9 @@ class GymnasiumVecEnv(VecEnv):
     In every autoreset mode, a step returns what SB3's ``DummyVecEnv`` would return with the same environments. Later
     steps do not overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
 
+    The environments of a ``SyncVectorEnv`` must not share an array for their observations: gymnasium reads it after the
+    last one's step, and returns the same observation for all. ``DummyVecEnv`` can have such environments.
+
     Setting attributes and calling methods raises an ``ArgumentError`` for some ``indices``, if ``env`` can only reach
     all of its environments at once, and a ``NotImplementedError`` if it has no single environments.
 

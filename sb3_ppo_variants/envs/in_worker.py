@@ -22,8 +22,8 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_ppo_variants.envs.shared import Block, StepNumbers, common, contents_of
 from sb3_ppo_variants.errors import EnvOutputError
-from sb3_ppo_variants.guards.masks import check_stays
-from sb3_ppo_variants.guards.outputs import Info, check_outputs
+from sb3_ppo_variants.guards.outputs import Info
+from sb3_ppo_variants.guards.single import CheckedEnv, add_checks
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 
 if sys.platform == "linux":
@@ -53,13 +53,13 @@ NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
 STEP, NOTHING = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
 # What commands do with a single environment, as in SB3's workers.
-ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
-    "get_attr": lambda env, name: env.get_wrapper_attr(name),
-    "has_attr": lambda env, name: env.has_wrapper_attr(name),
-    "set_attr": lambda env, name_and_value: setattr(env, *name_and_value),
-    "env_method": lambda env, call: env.get_wrapper_attr(call[0])(*call[1], **call[2]),
-    "render": lambda env, _: env.render(),
-    "is_wrapped": is_wrapped,
+ASKED: Mapping[str, Callable[[CheckedEnv, Any], object]] = {
+    "get_attr": lambda checked, name: checked.env.get_wrapper_attr(name),
+    "has_attr": lambda checked, name: checked.env.has_wrapper_attr(name),
+    "set_attr": lambda checked, name_and_value: setattr(checked.env, *name_and_value),
+    "env_method": lambda checked, call: checked.find_method(call[0])(*call[1], **call[2]),
+    "render": lambda checked, _: checked.env.render(),
+    "is_wrapped": lambda checked, wrapper_class: is_wrapped(checked.env, wrapper_class),
 }
 
 
@@ -73,11 +73,11 @@ class WorkerEnvs:
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], first: int, current: c_int):
         self._first, self._current = first, current
-        self._envs: list[gym.Env] = []
+        self._envs: list[CheckedEnv] = []
         for i, env_fn in enumerate(env_fns, start=first):
             current.value = i
-            self._envs.append(check_stays(check_outputs(_patch_env(env_fn()), i), i))
-        self._structure = structure_of(self._envs[0].observation_space)
+            self._envs.append(add_checks(_patch_env(env_fn()), i))
+        self._structure = structure_of(self._envs[0].env.observation_space)
         self._rows = slice(first, first + len(self._envs))
         self._block: Block | None = None
 
@@ -90,11 +90,11 @@ class WorkerEnvs:
         if command == "step":
             return self._step(data)
         if command == "get_contents":
-            return common(contents_of(env.observation_space, env.action_space) for env in self._envs)
+            return common(contents_of(each.env.observation_space, each.env.action_space) for each in self._envs)
         if command == "reset":
             return self._reset(*data)
         if command == "get_spaces":
-            return self._envs[0].observation_space, self._envs[0].action_space
+            return self._envs[0].env.observation_space, self._envs[0].env.action_space
         indices, arguments = data
         return [self._ask(command, i, arguments) for i in indices]
 
@@ -115,7 +115,6 @@ class WorkerEnvs:
             if done:
                 info["terminal_observation"] = observation
                 observation, begun[i] = env.reset()
-            # The environment may write the next observation to the same array, but not before its next step.
             observations.append(observation)
             rewards.append(reward)
             dones.append(done)
@@ -143,9 +142,9 @@ class WorkerEnvs:
 
     def close(self) -> None:
         """Close all environments."""
-        for i, env in enumerate(self._envs, start=self._first):
+        for i, checked in enumerate(self._envs, start=self._first):
             self._current.value = i
-            env.close()
+            checked.env.close()
 
 
 def stack(observations: Sequence[object], structure: object) -> VecEnvObs:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from inspect import signature
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 import gymnasium as gym
 import numpy as np
@@ -144,7 +145,9 @@ class OneSimulation(gym.Env):
     """One simulation of a :class:`MujocoVecEnv`, for SB3's ``Monitor`` and those who ask for its attributes."""
 
     def __init__(self, venv: "MujocoVecEnv", index: int):
-        self._venv, self._index = venv, index
+        # Without a cycle of references, MuJoCo's threads end with the last reference to the environments.
+        self._venv: MujocoVecEnv = proxy(venv)
+        self._index = index
         self.render_mode, self.spec, self.metadata = venv.mode, venv.spec, venv.metadata
         self.observation_space, self.action_space = venv.spaces
         self.outcome: tuple[Any, float, bool, bool, Info] = (None, 0.0, False, False, {})
@@ -349,7 +352,7 @@ class MujocoVecEnv(VecEnv):
                     raise NonFiniteError("simulation", f"unstable: {text}", index)
 
     def close(self) -> None:
-        """Close monitor files and the renderer; a second call does nothing."""
+        """Close monitor files and the renderer; a second call does nothing. Threads end with the last reference."""
         for monitor in self._monitors:
             if monitor.results_writer is not None:
                 monitor.results_writer.close()

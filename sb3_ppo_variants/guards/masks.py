@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -253,41 +252,3 @@ def _name(env: VecEnv) -> str:
         return "the environment"
     first = inside[0].unwrapped
     return type(first).__name__ if first.spec is None else first.spec.id
-
-
-def check_stays(env: gym.Env, env_index: int) -> gym.Env:
-    """Make ``step`` of an environment in a worker process check that its mask has not changed since the policy got it.
-
-    :return: the environment, unchanged if it has no masks
-    """
-    if not env.has_wrapper_attr(METHOD) or choices(env.action_space) is None:
-        return env
-    watch = Watch()
-    check = MaskCheck(env.action_space, watch)
-    ask: Callable[[], object] = env.get_wrapper_attr(METHOD)
-    step, reset = env.step, env.reset
-    asked: list[np.ndarray] = []
-
-    def checked_masks() -> np.ndarray:
-        asked[:] = [check.fit(ask(), env_index)]
-        return asked[0]
-
-    def checked_step(action: object) -> tuple[object, ...]:
-        if asked:
-            changed = np.flatnonzero(check.fit(ask(), env_index) != asked.pop())
-            if len(changed):
-                found = f"different at {changed.tolist()} from the one that the policy received"
-                watch.refuse("action mask", found, "unchanged until the step", env_index)
-        return without_own_questions(lambda: step(action))
-
-    def forgetful_reset(**arguments: object) -> tuple[object, ...]:
-        return without_own_questions(lambda: reset(**arguments))  # type: ignore[arg-type]
-
-    def without_own_questions(call: Callable[[], tuple[object, ...]]) -> tuple[object, ...]:
-        returned = call()
-        asked.clear()  # The environment may ask for its own masks, before its state changes.
-        return returned
-
-    env.action_masks = checked_masks  # type: ignore[attr-defined]
-    env.step, env.reset = checked_step, forgetful_reset  # type: ignore[assignment, method-assign]
-    return env

@@ -81,7 +81,7 @@ def copy_info(info: Info) -> Info:
 
 
 def copy_observation(observation: Value) -> Value:
-    """Copy an observation, because the environment may write the next one to the same memory."""
+    """Copy an observation, because its environment or another one may write the next one to the same memory."""
     if type(observation) is dict:
         return {key: copy_observation(part) for key, part in observation.items()}
     is_plain = type(observation) is np.ndarray and not observation.dtype.hasobject
@@ -404,27 +404,6 @@ def call_env(check: EnvCheck, method: Callable[..., object], *args: object, **kw
     except Exception as error:
         blame_output(error, check)
         raise
-
-
-def check_outputs(env: gym.Env, env_index: int) -> gym.Env:
-    """Make ``step`` and ``reset`` of an environment in a worker process check the values that they return.
-
-    The process of the model checks that numbers are finite, because it knows the step.
-    """
-    check = EnvCheck(env.observation_space, env_index, Watch())
-    step, reset = env.step, env.reset
-
-    def checked_step(*args: object, **kwargs: object) -> tuple[Value, ...]:
-        observation, *others = check.step(call_env(check, step, *args, **kwargs))
-        # SB3's worker resets the environment before it sends the last observation.
-        ends = others[1] or others[2]
-        return copy_observation(observation) if ends else observation, *others
-
-    def checked_reset(**arguments: object) -> tuple[Value, Info]:
-        return check.reset(call_env(check, reset, **arguments))
-
-    env.step, env.reset = checked_step, checked_reset  # type: ignore[method-assign]
-    return env
 
 
 def blame_output(error: Exception, check: EnvCheck) -> None:

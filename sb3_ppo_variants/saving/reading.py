@@ -255,7 +255,7 @@ def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
     if variables and has_none:
         raise archive.error("pytorch_variables", f"has {next(iter(variables))}; PPO has none")
     for name, values in states["policy"].items():
-        # Those without numbers are refused when the model exists.
+        # The others are compared with those of the model when it exists.
         if isinstance(values, th.Tensor) and has_numbers(values) and not th.isfinite(values).all():
             warnings.warn(
                 f"{archive.name}: {name} of the policy has numbers that are not finite; no training mends them"
