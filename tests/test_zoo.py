@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import optuna
@@ -68,15 +68,48 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert "Mean reward" in output
 
 
-def set_up(
-    env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", **hyperparams: object
-) -> BaseAlgorithm:
-    """Set up an experiment in this process, as ``train`` does."""
-    args = argparse.Namespace()
-    options = {"n_timesteps": 100, "eval_freq": -1, "config": config, "verbose": 0, "hyperparams": hyperparams}
-    setup = ExperimentManager(args, algorithm, env_id, str(folder), **options).setup_experiment()
+def manager(
+    env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", agent: str = "", **hyperparams: object
+) -> ExperimentManager:
+    """Create an experiment, which continues with an agent if one is given, as ``train`` does."""
+    options = {"n_timesteps": 100, "eval_freq": -1, "log_interval": -1, "config": config, "verbose": 0}
+    return ExperimentManager(
+        argparse.Namespace(), algorithm, env_id, str(folder), trained_agent=agent, hyperparams=hyperparams, **options
+    )
+
+
+def set_up(*arguments: Any, **named: Any) -> BaseAlgorithm:
+    """Set up an experiment in this process, with the arguments of :func:`manager`."""
+    setup = manager(*arguments, **named).setup_experiment()
     assert setup is not None
     return setup[0]
+
+
+def checkpoints(path: str) -> list[dict[str, Any]]:
+    return [{"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": path}}]
+
+
+def test_each_run_has_its_own_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for run in (1, 2):
+        experiment = manager(ENV, None, Path("logs"), callback=checkpoints("ckpt"))
+        model, saved = cast(Any, experiment.setup_experiment())
+        experiment.learn(model)
+        assert list(tmp_path.glob(f"logs/ppo_clip/{ENV}_{run}/ckpt/step_*/model.zip"))
+        assert saved["callback"] == checkpoints("ckpt")
+    elsewhere: Any = manager(ENV, None, Path("logs"), callback=checkpoints(str(tmp_path / "elsewhere")))
+    elsewhere.setup_experiment()
+    assert elsewhere.callbacks[0]._folder == tmp_path / "elsewhere"
+
+
+def test_trials_make_no_checkpoints(tmp_path: Path) -> None:
+    others = ["stable_baselines3.common.callbacks.StopTrainingOnMaxEpisodes"]
+    arguments = {"max_episodes": 5}
+    given = [*checkpoints("ckpt"), {others[0]: arguments}]
+    experiment: Any = manager(ENV, None, tmp_path, callback=given)
+    experiment.optimize_hyperparameters = True
+    experiment.setup_experiment()
+    assert experiment.specified_callbacks == [{others[0]: arguments}] and len(experiment.callbacks) == 1
 
 
 @pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])

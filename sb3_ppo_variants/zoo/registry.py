@@ -1,5 +1,6 @@
 """Registers this package's algorithms with rl_zoo3, and runs those of its scripts that have to be changed."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -33,6 +34,8 @@ from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, schedule
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.recipe import list_wrappers
+from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
@@ -98,6 +101,25 @@ class ExperimentManager(Upstream):
     def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
         return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
 
+    def _preprocess_hyperparams(self, hyperparams: Hyperparameters) -> tuple[Hyperparameters, Any, Any, Any]:
+        if "callback" in hyperparams:
+            # Callbacks are listed as wrappers are.
+            listed = list_wrappers(hyperparams["callback"])
+            hyperparams["callback"] = [self._place(*one) for one in listed if not self._is_left_out(one[0])]
+        processed: tuple[Hyperparameters, Any, Any, Any] = super()._preprocess_hyperparams(hyperparams)
+        return processed
+
+    def _place(self, callback: Any, arguments: Hyperparameters) -> Hyperparameters:
+        """Put the checkpoints of each run in its own folder, since a folder takes those of one run only."""
+        path = (arguments or {}).get("path")
+        if _makes_checkpoints(callback) and isinstance(path, str):
+            arguments = {**arguments, "path": os.path.join(self.save_path, path)}
+        return {callback: arguments}
+
+    def _is_left_out(self, callback: Any) -> bool:
+        # The trials of a search are many runs, which nobody resumes.
+        return self.optimize_hyperparameters and _makes_checkpoints(callback)
+
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
         # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
@@ -137,6 +159,12 @@ def _quote(text: str) -> str:
     name, _, value = text.partition(":")
     is_call = name == "objective" or value.startswith(KLAdaptive.__name__)
     return f"{name}:{value!r}" if is_call and not value.startswith(("'", '"')) else text
+
+
+def _makes_checkpoints(callback: Any) -> bool:
+    """Whether a callback, which is an object or the import path of its class, makes exact checkpoints."""
+    found = get_class_by_name(callback) if isinstance(callback, str) else type(callback)
+    return isinstance(found, type) and issubclass(found, ExactCheckpointCallback)
 
 
 def _check_policy(policy: object) -> None:
