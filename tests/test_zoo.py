@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import optuna
 import pytest
 import rl_zoo3
@@ -26,6 +27,7 @@ from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, 
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
+from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
 
@@ -100,6 +102,22 @@ def test_each_run_has_its_own_checkpoints(tmp_path: Path, monkeypatch: pytest.Mo
     elsewhere: Any = manager(ENV, None, Path("logs"), callback=checkpoints(str(tmp_path / "elsewhere")))
     elsewhere.setup_experiment()
     assert elsewhere.callbacks[0]._folder == tmp_path / "elsewhere"
+
+
+def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
+    made = recipe("ppo_clip", ENV, normalize={"clip_obs": 5.0}, n_timesteps=256)
+    trained_in: Any = train_recipe(made, tmp_path / "run", seed=1).get_vec_normalize_env()
+    experiment = manager(ENV, None, tmp_path, agent=str(tmp_path / "run/model.zip"), normalize=True)
+    model, _ = cast(Any, experiment.setup_experiment())
+    continued_in = model.get_vec_normalize_env()
+    assert (continued_in.training, continued_in.norm_reward, continued_in.clip_obs) == (True, True, 5.0)
+    np.testing.assert_array_equal(continued_in.obs_rms.mean, trained_in.obs_rms.mean)
+    evaluated_in: Any = experiment.create_envs(1, eval_env=True)
+    assert (evaluated_in.training, evaluated_in.norm_reward) == (False, False)
+    np.testing.assert_array_equal(evaluated_in.obs_rms.mean, trained_in.obs_rms.mean)
+    (tmp_path / "run/vecnormalize.pkl").unlink()
+    with pytest.warns(UserWarning, match=r"-i .*model\.zip: .* begin anew, without vecnormalize\.pkl beside it"):
+        experiment.create_envs(1)
 
 
 def test_trials_make_no_checkpoints(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from subprocess import call
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -23,7 +24,7 @@ from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_n
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import FLAG
 from sb3_ppo_variants.base import PPOBase
@@ -97,6 +98,22 @@ class ExperimentManager(Upstream):
             return super().create_envs(n_envs, eval_env, no_log)
         with PATCHING, patch.object(exp_manager, "make_vec_env", self._make_fast):
             return super().create_envs(n_envs, eval_env, no_log)
+
+    def _maybe_normalize(self, env: VecEnv, eval_env: bool) -> VecEnv:
+        folder, file = Path(self.trained_agent).parent, "vecnormalize.pkl"
+        if self.continue_training and not (folder / self.env_name / file).exists():
+            # rl_zoo3 does not look beside the model, where exact checkpoints and recipes.train have the statistics.
+            if (folder / file).exists():
+                normalized = VecNormalize.load(str(folder / file), env)
+                normalized.training &= not eval_env
+                normalized.norm_reward &= not eval_env
+                return normalized
+            if self.normalize and not eval_env:
+                warnings.warn(
+                    f"-i {self.trained_agent}: the statistics of VecNormalize begin anew, without {file} beside it"
+                )
+        normalized_or_not: VecEnv = super()._maybe_normalize(env, eval_env)
+        return normalized_or_not
 
     def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
         return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
