@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import RescaleAction
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C
+from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 from torch import nn
@@ -297,6 +298,22 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     assert (returns < -50).all()
     assert [list(span) for span in episodes.spans(512, 2)] == [[episodes.returns[0]], [episodes.returns[1]]]
     assert episodes.ends == [200, 400]
+
+
+def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"n_steps": 64, "batch_size": 64, "n_timesteps": 64}
+    train(recipe("ppo_clip", "CartPole-v1", n_envs=3, **settings), tmp_path, seed=1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(load_results(str(tmp_path))) > 0 and len(before) == 4
+    for wrong in ({"gamma": 1.5}, {"env_wrapper": "no.such.Wrapper"}, {"n_steps": 0}):
+        with pytest.raises(ArgumentError):
+            train(recipe("ppo_clip", "CartPole-v1", n_envs=2, **{**settings, **wrong}), tmp_path)
+    with pytest.raises(ArgumentError):
+        train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=-1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
+    assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
 
 
 def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -> None:
