@@ -10,9 +10,11 @@ import pytest
 import rl_zoo3
 import yaml
 from gymnasium import spaces
+from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.wrappers import RescaleAction
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
@@ -314,6 +316,36 @@ def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> N
     train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
     assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
     assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
+
+
+class Interrupt(BaseCallback):
+    """Does what Ctrl-C does after some steps."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self.steps = steps
+
+    def _on_training_start(self) -> None:
+        self._on_step()
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.steps:
+            raise KeyboardInterrupt
+        return True
+
+
+def test_an_interrupted_run_is_saved(normalised: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[PendulumEnv] = []
+    monkeypatch.setattr(PendulumEnv, "close", lambda env: closed.append(env))
+    for steps in (300, 0):
+        with pytest.raises(KeyboardInterrupt):
+            train(normalised, tmp_path, callback=Interrupt(steps))
+        model, env = load(normalised, tmp_path)
+        statistics: Any = unwrap_vec_normalize(env)
+        # The first observation comes before the first step.
+        assert (model.num_timesteps, round(statistics.obs_rms.count)) == (300, 301)
+    assert len(closed) == 2
+    assert len(load_results(str(tmp_path))) == 1
 
 
 def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def train(
 ) -> BaseAlgorithm:
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
-    All files replace those of an earlier run in the folder, which stay if nothing is trained.
+    All files replace those of an earlier run in the folder, which stay if nothing is trained. Ctrl-C saves what was
+    trained, and raises ``KeyboardInterrupt``. The environments are closed in the end.
 
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param timesteps: environment steps; ``None`` uses the recipe's
@@ -78,7 +79,13 @@ def train(
         model = build(made, seed, monitor_dir=os.fspath(folder))
         model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
         save(model, folder)
+    except KeyboardInterrupt:
+        if model is not None and model.num_timesteps > 0:
+            save(model, folder)
+        raise
     finally:
+        if model is not None and (env := model.get_env()) is not None:
+            env.close()
         has_trained = model is not None and model.num_timesteps > 0
         for path in earlier if has_trained else folder.glob(MONITOR_FILES):
             path.unlink()
