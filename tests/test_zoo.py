@@ -257,6 +257,13 @@ def test_frames_that_are_skipped_twice_are_warned_of(tmp_path: Path) -> None:
     assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, skips_none)
 
 
+@pytest.mark.parametrize("env_id", [ENV, "ALE/Pong-v5"])
+def test_a_wrapper_that_cannot_be_imported_is_refused(env_id: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"env_wrapper='gymnasium\.wrappers\.Missing' cannot be imported"):
+        set_up(env_id, None, tmp_path, env_wrapper=["gymnasium.wrappers.Missing"])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))

@@ -80,7 +80,8 @@ class ExperimentManager(Upstream):
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
         """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
 
-        :raises ArgumentError: if the policy needs action masks, or ``fast_envs`` is neither True nor False
+        :raises ArgumentError: if the policy needs action masks, ``fast_envs`` is neither True nor False, or a wrapper
+            cannot be imported
         """
         hyperparams, saved = super().read_hyperparameters()
         self._fast_envs = hyperparams.pop("fast_envs", False)
@@ -90,7 +91,9 @@ class ExperimentManager(Upstream):
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
         try:
             check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
-        except ArgumentError:
+        except ArgumentError as error:
+            if error.__cause__ is not None:  # That of an import.
+                raise
             # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return hyperparams, saved
