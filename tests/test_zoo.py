@@ -307,6 +307,11 @@ def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
     assert ExperimentManager._preprocess_schedules(text) == {"learning_rate": KLAdaptive(desired_kl=0.02)}
 
 
+def test_a_clip_range_may_be_none(tmp_path: Path) -> None:
+    model: Any = set_up(ENV, None, tmp_path, "ppo_fixed_kl", clip_range=None, clip_range_vf=None)
+    assert model.clip_range is None and model.clip_range_vf is None
+
+
 def test_an_objective_of_the_user(tmp_path: Path) -> None:
     saved = train(tmp_path, "ppo_custom", "-params", "objective:'own_objectives:SPO(epsilon=0.1)'", "--eval-freq", "-1")
     config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())

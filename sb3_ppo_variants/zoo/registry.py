@@ -157,9 +157,10 @@ class ExperimentManager(Upstream):
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
         # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
         rate = schedule("learning_rate", hyperparams.get("learning_rate"))
-        adaptive = {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
-        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
-        hyperparams = Upstream._preprocess_schedules(others) | adaptive
+        kept: Hyperparameters = {name: value for name, value in hyperparams.items() if value is None}
+        kept |= {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
+        others = {name: value for name, value in hyperparams.items() if name not in kept}
+        hyperparams = Upstream._preprocess_schedules(others) | kept
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
