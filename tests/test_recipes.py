@@ -16,6 +16,7 @@ from sb3_contrib import TRPO
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import load_results
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 from torch import nn
@@ -25,7 +26,7 @@ from sb3_ppo_variants import KLAdaptive
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
-from sb3_ppo_variants.recipes.training import Episodes
+from sb3_ppo_variants.recipes.training import Episodes, build
 
 ZOO: dict[str, dict[str, Any]] = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
 SAME_IN_ZOO = {
@@ -253,6 +254,21 @@ def test_a_class_in_policy_kwargs_can_be_named_by_its_path() -> None:
         ArgumentError, match=r"^policy_kwargs\['optimizer_class'\]='torch.optim.Adm' cannot be imported"
     ):
         recipe("ppo_clip", "CartPole-v1", policy_kwargs={"optimizer_class": "torch.optim.Adm"})
+
+
+def test_a_policy_can_be_named_by_its_path() -> None:
+    made = recipe("ppo_clip", "CartPole-v1", policy="stable_baselines3.ppo.MlpPolicy")
+    assert type(build(made).policy) is ActorCriticPolicy
+    assert recipe("ppo_clip", "CartPole-v1", policy=ActorCriticPolicy).arguments["policy"] is ActorCriticPolicy
+    with pytest.raises(ArgumentError, match=r"^policy='stable_baselines3\.ppo\.Missing' cannot be imported"):
+        recipe("ppo_clip", "CartPole-v1", policy="stable_baselines3.ppo.Missing")
+
+
+@pytest.mark.parametrize("name", ["nsteps", "desired_kl", "env", "seed"])
+def test_hyperparameters_that_an_algorithm_does_not_take_are_refused(name: str) -> None:
+    changes: dict[str, Any] = {name: 3}
+    with pytest.raises(ArgumentError, match=f"^hyperparameters has no entry '{name}': PPOClip takes policy, .*n_envs"):
+        recipe("ppo_clip", "CartPole-v1", **changes)
 
 
 def test_none_is_no_wrapper_and_no_normalization() -> None:

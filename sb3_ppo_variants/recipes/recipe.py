@@ -18,6 +18,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
+from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG
 from sb3_ppo_variants.base import PPOBase
@@ -40,6 +41,8 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
+# Arguments of the algorithm that are no hyperparameters.
+GIVEN = ("env", "seed", "_init_setup_model")
 ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
@@ -306,16 +309,18 @@ def _load(name: str, path: object) -> Any:
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
     """Create a recipe from hyperparameters in the format of the RL Zoo.
 
-    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
-        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class, and for ``PPOCustom`` a text
-        such as ``"mine:SPO(0.2)"`` an objective (see :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules
-        may be texts too (see :func:`schedule`)
-    :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
-        cannot be imported
+    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. An
+        import path such as ``"torch.nn.ReLU"`` can name the policy and classes in ``policy_kwargs``, and for
+        ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
+        :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules may be texts too (see :func:`schedule`)
+    :raises ArgumentError: if the algorithm does not take a hyperparameter, ``n_timesteps``, ``normalize`` or a schedule
+        has a value that is not allowed, or a class cannot be imported
     """
     arguments: Hyperparameters = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
     if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
         arguments["objective"] = read_objective(objective)
+    if isinstance(policy := arguments.get("policy"), str) and "." in policy:
+        arguments["policy"] = _load("policy", policy)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
         for name in CLASSES & policy_kwargs.keys():
             policy_kwargs[name] = _load(f"policy_kwargs[{name!r}]", policy_kwargs[name])
@@ -325,6 +330,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         n_timesteps = int(n_timesteps)
     COUNT.check("n_timesteps", n_timesteps)
     of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
+    check_names("hyperparameters", arguments, algorithm, GIVEN, ("n_timesteps", *ENVIRONMENT_KEYS))
     normalize = of_the_environment.get("normalize")
     if not (normalize is None or isinstance(normalize, bool | dict)):
         refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
