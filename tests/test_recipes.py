@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap
 from torch import nn
 
 from fresh import ended, run_code_anew
-from sb3_ppo_variants import KLAdaptive
+from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, RatioDeviation, SeparateUpdates, SquaredError
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
@@ -185,6 +185,24 @@ def test_a_text_names_a_step_size_that_adapts() -> None:
     made = recipe("ppo_clip", "CartPole-v1", learning_rate="KLAdaptive(desired_kl=0.02, every='minibatch')")
     assert made.arguments["learning_rate"] == KLAdaptive(desired_kl=0.02, every="minibatch")
     assert recipe("ppo_clip", "CartPole-v1", learning_rate="KLAdaptive").arguments["learning_rate"] == KLAdaptive()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("stop", "ExactKL(0.02, ends='epoch')", ExactKL(0.02, ends="epoch")),
+        ("stop", "RatioDeviation(0.25)", RatioDeviation(0.25)),
+        ("value_loss", "Huber(1.0)", Huber(1.0)),
+        ("value_loss", "SquaredError", SquaredError()),
+        ("updates", "SeparateUpdates(policy_epochs=2)", SeparateUpdates(policy_epochs=2)),
+    ],
+)
+def test_a_text_names_a_part_of_an_update(name: str, text: str, value: object) -> None:
+    changes: dict[str, Any] = {name: text}
+    assert recipe("ppo_clip", "CartPole-v1", **changes).arguments[name] == value
+    refused: dict[str, Any] = {name: text.partition("(")[0] + "(no=1)"}
+    with pytest.raises(ArgumentError, match=rf"^{name}='.*' is not written as in \w+\(.*\): .*'no'"):
+        recipe("ppo_clip", "CartPole-v1", **refused)
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,23 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from fresh import ended, run_code_anew, run_module
 from helpers import assert_same_weights
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
-from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
+from sb3_ppo_variants.zoo.registry import ExperimentManager, StoreHyperparameters, sample
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
@@ -310,6 +320,20 @@ def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
 def test_a_clip_range_may_be_none(tmp_path: Path) -> None:
     model: Any = set_up(ENV, None, tmp_path, "ppo_fixed_kl", clip_range=None, clip_range_vf=None)
     assert model.clip_range is None and model.clip_range_vf is None
+
+
+def test_parts_of_an_update_may_be_texts(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-params", nargs="+", dest="hyperparams", action=StoreHyperparameters)
+    texts = {"stop": "ExactKL(0.02)", "value_loss": "Huber(1.0)", "updates": "SeparateUpdates(policy_epochs=2)"}
+    given = parser.parse_args(["-params", *(f"{name}:{text}" for name, text in texts.items())]).hyperparams
+    assert given == texts
+    model: Any = set_up(ENV, None, tmp_path, **given)
+    assert (model.stop, model.value_loss, model.updates) == (
+        ExactKL(0.02),
+        Huber(1.0),
+        SeparateUpdates(policy_epochs=2),
+    )
 
 
 def test_an_objective_of_the_user(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective, read_objective
 from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, schedule
+from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.recipes.recipe import list_wrappers
+from sb3_ppo_variants.recipes.recipe import PARTS, list_wrappers, names_part
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
@@ -156,7 +156,7 @@ class ExperimentManager(Upstream):
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
         # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
-        rate = schedule("learning_rate", hyperparams.get("learning_rate"))
+        rate = read_value("learning_rate", hyperparams.get("learning_rate"))
         kept: Hyperparameters = {name: value for name, value in hyperparams.items() if value is None}
         kept |= {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
         others = {name: value for name, value in hyperparams.items() if name not in kept}
@@ -165,9 +165,9 @@ class ExperimentManager(Upstream):
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl"):
-                # rl_zoo3 only converts arguments of its own algorithms to schedules.
-                hyperparams[name] = schedule(name, value)
+            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl", *PARTS):
+                # rl_zoo3 only converts arguments of its own algorithms.
+                hyperparams[name] = read_value(name, value)
             elif name == "objective" and isinstance(value, str):
                 hyperparams[name] = read_objective(value)
         return hyperparams
@@ -176,8 +176,8 @@ class ExperimentManager(Upstream):
 class StoreHyperparameters(StoreDict):
     """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
 
-    An objective such as ``SPO(0.2)`` and a ``KLAdaptive(desired_kl=0.01)`` stay text, which the configuration of the
-    run then contains.
+    An objective such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
+    configuration of the run then contains.
     """
 
     def __call__(
@@ -191,7 +191,7 @@ class StoreHyperparameters(StoreDict):
 
 def _quote(text: str) -> str:
     name, _, value = text.partition(":")
-    is_call = name == "objective" or value.startswith(KLAdaptive.__name__)
+    is_call = name == "objective" or names_part(name, value)
     return f"{name}:{value!r}" if is_call and not value.startswith(("'", '"')) else text
 
 
