@@ -10,19 +10,23 @@ import pytest
 import rl_zoo3
 import yaml
 from gymnasium import spaces
+from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.wrappers import RescaleAction
 from sb3_contrib import TRPO
 from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.monitor import load_results
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
 from torch import nn
 
 from fresh import ended, run_code_anew
-from sb3_ppo_variants import KLAdaptive
+from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, RatioDeviation, SeparateUpdates, SquaredError
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
-from sb3_ppo_variants.recipes.training import Episodes
+from sb3_ppo_variants.recipes.training import Episodes, build
 
 ZOO: dict[str, dict[str, Any]] = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
 SAME_IN_ZOO = {
@@ -184,6 +188,24 @@ def test_a_text_names_a_step_size_that_adapts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("stop", "ExactKL(0.02, ends='epoch')", ExactKL(0.02, ends="epoch")),
+        ("stop", "RatioDeviation(0.25)", RatioDeviation(0.25)),
+        ("value_loss", "Huber(1.0)", Huber(1.0)),
+        ("value_loss", "SquaredError", SquaredError()),
+        ("updates", "SeparateUpdates(policy_epochs=2)", SeparateUpdates(policy_epochs=2)),
+    ],
+)
+def test_a_text_names_a_part_of_an_update(name: str, text: str, value: object) -> None:
+    changes: dict[str, Any] = {name: text}
+    assert recipe("ppo_clip", "CartPole-v1", **changes).arguments[name] == value
+    refused: dict[str, Any] = {name: text.partition("(")[0] + "(no=1)"}
+    with pytest.raises(ArgumentError, match=rf"^{name}='.*' is not written as in \w+\(.*\): .*'no'"):
+        recipe("ppo_clip", "CartPole-v1", **refused)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("KLAdaptive(0.02)", "is not written as in KLAdaptive.desired_kl=0.01.: .*positional"),
@@ -252,6 +274,21 @@ def test_a_class_in_policy_kwargs_can_be_named_by_its_path() -> None:
         recipe("ppo_clip", "CartPole-v1", policy_kwargs={"optimizer_class": "torch.optim.Adm"})
 
 
+def test_a_policy_can_be_named_by_its_path() -> None:
+    made = recipe("ppo_clip", "CartPole-v1", policy="stable_baselines3.ppo.MlpPolicy")
+    assert type(build(made).policy) is ActorCriticPolicy
+    assert recipe("ppo_clip", "CartPole-v1", policy=ActorCriticPolicy).arguments["policy"] is ActorCriticPolicy
+    with pytest.raises(ArgumentError, match=r"^policy='stable_baselines3\.ppo\.Missing' cannot be imported"):
+        recipe("ppo_clip", "CartPole-v1", policy="stable_baselines3.ppo.Missing")
+
+
+@pytest.mark.parametrize("name", ["nsteps", "desired_kl", "env", "seed"])
+def test_hyperparameters_that_an_algorithm_does_not_take_are_refused(name: str) -> None:
+    changes: dict[str, Any] = {name: 3}
+    with pytest.raises(ArgumentError, match=f"^hyperparameters has no entry '{name}': PPOClip takes policy, .*n_envs"):
+        recipe("ppo_clip", "CartPole-v1", **changes)
+
+
 def test_none_is_no_wrapper_and_no_normalization() -> None:
     env = recipe("ppo_clip", "PongNoFrameskip-v4", env_wrapper=None, normalize=None).make_env(n_envs=1)
     assert unwrap_vec_normalize(env) is None
@@ -297,6 +334,52 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     assert (returns < -50).all()
     assert [list(span) for span in episodes.spans(512, 2)] == [[episodes.returns[0]], [episodes.returns[1]]]
     assert episodes.ends == [200, 400]
+
+
+def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"n_steps": 64, "batch_size": 64, "n_timesteps": 64}
+    train(recipe("ppo_clip", "CartPole-v1", n_envs=3, **settings), tmp_path, seed=1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(load_results(str(tmp_path))) > 0 and len(before) == 4
+    for wrong in ({"gamma": 1.5}, {"env_wrapper": "no.such.Wrapper"}, {"n_steps": 0}):
+        with pytest.raises(ArgumentError):
+            train(recipe("ppo_clip", "CartPole-v1", n_envs=2, **{**settings, **wrong}), tmp_path)
+    with pytest.raises(ArgumentError):
+        train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=-1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
+    assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
+
+
+class Interrupt(BaseCallback):
+    """Does what Ctrl-C does after some steps."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self.steps = steps
+
+    def _on_training_start(self) -> None:
+        self._on_step()
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self.steps:
+            raise KeyboardInterrupt
+        return True
+
+
+def test_an_interrupted_run_is_saved(normalised: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[PendulumEnv] = []
+    monkeypatch.setattr(PendulumEnv, "close", lambda env: closed.append(env))
+    for steps in (300, 0):
+        with pytest.raises(KeyboardInterrupt):
+            train(normalised, tmp_path, callback=Interrupt(steps))
+        model, env = load(normalised, tmp_path)
+        statistics: Any = unwrap_vec_normalize(env)
+        # The first observation comes before the first step.
+        assert (model.num_timesteps, round(statistics.obs_rms.count)) == (300, 301)
+    assert len(closed) == 2
+    assert len(load_results(str(tmp_path))) == 1
 
 
 def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
+import numpy as np
 import optuna
 import pytest
 import rl_zoo3
@@ -22,12 +23,23 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from fresh import ended, run_code_anew, run_module
 from helpers import assert_same_weights
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactKL,
+    Huber,
+    KLAdaptive,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    SeparateUpdates,
+)
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
+from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
-from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
+from sb3_ppo_variants.zoo.registry import ExperimentManager, StoreHyperparameters, sample
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
@@ -68,15 +80,97 @@ def test_train_and_enjoy(tmp_path: Path) -> None:
     assert "Mean reward" in output
 
 
-def set_up(
-    env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", **hyperparams: object
-) -> BaseAlgorithm:
-    """Set up an experiment in this process, as ``train`` does."""
-    args = argparse.Namespace()
-    options = {"n_timesteps": 100, "eval_freq": -1, "config": config, "verbose": 0, "hyperparams": hyperparams}
-    setup = ExperimentManager(args, algorithm, env_id, str(folder), **options).setup_experiment()
+def manager(
+    env_id: str, config: str | None, folder: Path, algorithm: str = "ppo_clip", agent: str = "", **hyperparams: object
+) -> ExperimentManager:
+    """Create an experiment, which continues with an agent if one is given, as ``train`` does."""
+    options = {"n_timesteps": 100, "eval_freq": -1, "log_interval": -1, "config": config, "verbose": 0}
+    return ExperimentManager(
+        argparse.Namespace(), algorithm, env_id, str(folder), trained_agent=agent, hyperparams=hyperparams, **options
+    )
+
+
+def set_up(*arguments: Any, **named: Any) -> BaseAlgorithm:
+    """Set up an experiment in this process, with the arguments of :func:`manager`."""
+    setup = manager(*arguments, **named).setup_experiment()
     assert setup is not None
     return setup[0]
+
+
+def checkpoints(path: str) -> list[dict[str, Any]]:
+    return [{"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": path}}]
+
+
+def test_each_run_has_its_own_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for run in (1, 2):
+        experiment = manager(ENV, None, Path("logs"), callback=checkpoints("ckpt"))
+        model, saved = cast(Any, experiment.setup_experiment())
+        experiment.learn(model)
+        assert list(tmp_path.glob(f"logs/ppo_clip/{ENV}_{run}/ckpt/step_*/model.zip"))
+        assert saved["callback"] == checkpoints("ckpt")
+    elsewhere: Any = manager(ENV, None, Path("logs"), callback=checkpoints(str(tmp_path / "elsewhere")))
+    elsewhere.setup_experiment()
+    assert elsewhere.callbacks[0]._folder == tmp_path / "elsewhere"
+
+
+def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
+    made = recipe("ppo_clip", ENV, normalize={"clip_obs": 5.0}, n_timesteps=256)
+    trained_in: Any = train_recipe(made, tmp_path / "run", seed=1).get_vec_normalize_env()
+    experiment = manager(ENV, None, tmp_path, agent=str(tmp_path / "run/model.zip"), normalize=True)
+    model, _ = cast(Any, experiment.setup_experiment())
+    continued_in = model.get_vec_normalize_env()
+    assert (continued_in.training, continued_in.norm_reward, continued_in.clip_obs) == (True, True, 5.0)
+    np.testing.assert_array_equal(continued_in.obs_rms.mean, trained_in.obs_rms.mean)
+    evaluated_in: Any = experiment.create_envs(1, eval_env=True)
+    assert (evaluated_in.training, evaluated_in.norm_reward) == (False, False)
+    np.testing.assert_array_equal(evaluated_in.obs_rms.mean, trained_in.obs_rms.mean)
+    (tmp_path / "run/vecnormalize.pkl").unlink()
+    with pytest.warns(UserWarning, match=r"-i .*model\.zip: .* begin anew, without vecnormalize\.pkl beside it"):
+        experiment.create_envs(1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "text", "other"),
+    [
+        ("ppo_clip", "learning_rate", "KLAdaptive(desired_kl=1e-9)", "KLAdaptive(desired_kl=2e-9)"),
+        (
+            "ppo_custom",
+            "objective",
+            "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)",
+            "AdaptiveKL(kl_coef=1.0, desired_kl=2e-9)",
+        ),
+        (
+            "ppo_custom",
+            "objective",
+            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=1e-9))",
+            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=2e-9))",
+        ),
+        ("ppo_custom", "objective", "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)", "KLPenalized(kl_coef=2.0)"),
+    ],
+)
+def test_what_has_adapted_is_continued(algorithm: str, name: str, text: str, other: str, tmp_path: Path) -> None:
+    given = {"objective": "Clipped(0.2)"} if algorithm == "ppo_custom" else {}
+    began: Any = set_up(ENV, None, tmp_path, algorithm, **{**given, name: text})
+    first = getattr(began, name)
+    adapted = getattr(began.learn(256), name)
+    assert adapted != first
+    began.save(tmp_path / "model")
+    agent = str(tmp_path / "model.zip")
+    continued = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: text})
+    assert getattr(continued, name) == adapted
+    changed: Any = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: other})
+    assert getattr(changed, name) == getattr(set_up(ENV, None, tmp_path, algorithm, **{**given, name: other}), name)
+
+
+def test_trials_make_no_checkpoints(tmp_path: Path) -> None:
+    others = ["stable_baselines3.common.callbacks.StopTrainingOnMaxEpisodes"]
+    arguments = {"max_episodes": 5}
+    given = [*checkpoints("ckpt"), {others[0]: arguments}]
+    experiment: Any = manager(ENV, None, tmp_path, callback=given)
+    experiment.optimize_hyperparameters = True
+    experiment.setup_experiment()
+    assert experiment.specified_callbacks == [{others[0]: arguments}] and len(experiment.callbacks) == 1
 
 
 @pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])
@@ -173,6 +267,13 @@ def test_frames_that_are_skipped_twice_are_warned_of(tmp_path: Path) -> None:
     assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, skips_none)
 
 
+@pytest.mark.parametrize("env_id", [ENV, "ALE/Pong-v5"])
+def test_a_wrapper_that_cannot_be_imported_is_refused(env_id: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"env_wrapper='gymnasium\.wrappers\.Missing' cannot be imported"):
+        set_up(env_id, None, tmp_path, env_wrapper=["gymnasium.wrappers.Missing"])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -214,6 +315,25 @@ def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
     assert found["learning_rate"] == KLAdaptive(desired_kl=0.02)
     text = {"learning_rate": "KLAdaptive(desired_kl=0.02)"}
     assert ExperimentManager._preprocess_schedules(text) == {"learning_rate": KLAdaptive(desired_kl=0.02)}
+
+
+def test_a_clip_range_may_be_none(tmp_path: Path) -> None:
+    model: Any = set_up(ENV, None, tmp_path, "ppo_fixed_kl", clip_range=None, clip_range_vf=None)
+    assert model.clip_range is None and model.clip_range_vf is None
+
+
+def test_parts_of_an_update_may_be_texts(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-params", nargs="+", dest="hyperparams", action=StoreHyperparameters)
+    texts = {"stop": "ExactKL(0.02)", "value_loss": "Huber(1.0)", "updates": "SeparateUpdates(policy_epochs=2)"}
+    given = parser.parse_args(["-params", *(f"{name}:{text}" for name, text in texts.items())]).hyperparams
+    assert given == texts
+    model: Any = set_up(ENV, None, tmp_path, **given)
+    assert (model.stop, model.value_loss, model.updates) == (
+        ExactKL(0.02),
+        Huber(1.0),
+        SeparateUpdates(policy_epochs=2),
+    )
 
 
 def test_an_objective_of_the_user(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from sb3_ppo_variants.recipes.recipe import (
     check_skipped_frames,
     make_exact_vec_env,
     parse,
+    read_value,
     recipe,
-    schedule,
     select,
 )
 from sb3_ppo_variants.recipes.training import evaluate, load, train
@@ -31,8 +31,8 @@ __all__ = [
     "load",
     "make_exact_vec_env",
     "parse",
+    "read_value",
     "recipe",
-    "schedule",
     "select",
     "train",
 ]

@@ -18,15 +18,18 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
+from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
-from sb3_ppo_variants.updates import KLAdaptive
+from sb3_ppo_variants.stops import ApproximateKL, ExactKL, RatioDeviation
+from sb3_ppo_variants.updates import KLAdaptive, SeparateUpdates
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
@@ -40,6 +43,15 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
+# For hyperparameters, the classes whose objects a text can stand for, after an example.
+PARTS: dict[str, tuple[str, Sequence[type]]] = {
+    "learning_rate": ("KLAdaptive(desired_kl=0.01)", [KLAdaptive]),
+    "stop": ("ExactKL(0.02)", [ApproximateKL, ExactKL, RatioDeviation]),
+    "value_loss": ("Huber(1.0)", [SquaredError, ClippedError, Huber]),
+    "updates": ("SeparateUpdates(policy_epochs=2)", [SeparateUpdates]),
+}
+# Arguments of the algorithm that are no hyperparameters.
+GIVEN = ("env", "seed", "_init_setup_model")
 ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
@@ -306,16 +318,19 @@ def _load(name: str, path: object) -> Any:
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
     """Create a recipe from hyperparameters in the format of the RL Zoo.
 
-    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. In
-        ``policy_kwargs``, an import path such as ``"torch.nn.ReLU"`` can name a class, and for ``PPOCustom`` a text
-        such as ``"mine:SPO(0.2)"`` an objective (see :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules
-        may be texts too (see :func:`schedule`)
-    :raises ArgumentError: if ``n_timesteps``, ``normalize`` or a schedule has a value that is not allowed, or a class
-        cannot be imported
+    :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. An
+        import path such as ``"torch.nn.ReLU"`` can name the policy and classes in ``policy_kwargs``, and for
+        ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
+        :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules, step sizes that adapt,
+        ``stop``, ``value_loss`` and ``updates`` may be texts too (see :func:`read_value`)
+    :raises ArgumentError: if the algorithm does not take a hyperparameter, ``n_timesteps``, ``normalize`` or a schedule
+        has a value that is not allowed, or a class cannot be imported
     """
-    arguments: Hyperparameters = {name: schedule(name, value) for name, value in deepcopy(hyperparameters).items()}
+    arguments: Hyperparameters = {name: read_value(name, value) for name, value in deepcopy(hyperparameters).items()}
     if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
         arguments["objective"] = read_objective(objective)
+    if isinstance(policy := arguments.get("policy"), str) and "." in policy:
+        arguments["policy"] = _load("policy", policy)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
         for name in CLASSES & policy_kwargs.keys():
             policy_kwargs[name] = _load(f"policy_kwargs[{name!r}]", policy_kwargs[name])
@@ -325,6 +340,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         n_timesteps = int(n_timesteps)
     COUNT.check("n_timesteps", n_timesteps)
     of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
+    check_names("hyperparameters", arguments, algorithm, GIVEN, ("n_timesteps", *ENVIRONMENT_KEYS))
     normalize = of_the_environment.get("normalize")
     if not (normalize is None or isinstance(normalize, bool | dict)):
         refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
@@ -333,12 +349,13 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     return Recipe(env_id, algorithm, arguments, int(n_timesteps), **of_the_environment)
 
 
-def schedule(name: str, value: object) -> object:
-    """Read what a text stands for: a schedule (``"lin_x"``) or, as a step size, a :class:`KLAdaptive` with arguments.
+def read_value(name: str, value: object) -> object:
+    """Read what a text stands for: a schedule (``"lin_x"``), or an object with arguments, such as ``"ExactKL(0.02)"``.
 
     Any other value is returned unchanged.
 
-    :raises ArgumentError: if x is not a number, or ``KLAdaptive`` does not take the arguments
+    :param name: the hyperparameter. ``PARTS`` lists the classes whose objects a text can stand for
+    :raises ArgumentError: if x is not a number, or the class does not take the arguments
     """
     if not isinstance(value, str):
         return value
@@ -347,13 +364,18 @@ def schedule(name: str, value: object) -> object:
             return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
         except ValueError:
             raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None
-    if name == "learning_rate" and value.partition("(")[0].strip() == KLAdaptive.__name__:
-        try:
-            _, args, kwargs = read_call(value)
-            return KLAdaptive(*args, **kwargs)
-        except ArgumentError as error:
-            raise ArgumentError(f"{name}={value!r}: {error}") from error
-        except (SyntaxError, TypeError, ValueError) as error:
-            example = "KLAdaptive(desired_kl=0.01)"
-            raise ArgumentError(f"{name}={value!r} is not written as in {example}: {error}") from error
-    return value
+    if not names_part(name, value):
+        return value
+    example, classes = PARTS[name]
+    try:
+        called, args, kwargs = read_call(value)
+        return next(cls for cls in classes if cls.__name__ == called)(*args, **kwargs)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}={value!r}: {error}") from error
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{name}={value!r} is not written as in {example}: {error}") from error
+
+
+def names_part(name: str, text: str) -> bool:
+    """Whether a text begins with the name of a class that ``PARTS`` lists for a hyperparameter."""
+    return name in PARTS and text.partition("(")[0].strip() in [cls.__name__ for cls in PARTS[name][1]]

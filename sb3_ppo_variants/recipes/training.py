@@ -25,6 +25,8 @@ from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 
 EVALUATION_SEED = 10_000
+# The names that SB3's make_vec_env gives to monitor files.
+MONITOR_FILES = "[0-9]*.monitor.csv"
 
 
 class Episodes(BaseCallback):
@@ -63,20 +65,43 @@ def train(
 ) -> BaseAlgorithm:
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
+    All files replace those of an earlier run in the folder, which stay if nothing is trained. Ctrl-C saves what was
+    trained, and raises ``KeyboardInterrupt``. The environments are closed in the end.
+
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param timesteps: environment steps; ``None`` uses the recipe's
     :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
     """
-    model = build(made, seed, monitor_dir=os.fspath(folder))
-    model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
-    save(model, folder)
+    folder, model = Path(folder), None
+    earlier = [path.replace(f"{path}.earlier") for path in folder.glob(MONITOR_FILES)]
+    try:
+        model = build(made, seed, monitor_dir=os.fspath(folder))
+        model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
+        save(model, folder)
+    except KeyboardInterrupt:
+        if model is not None and model.num_timesteps > 0:
+            save(model, folder)
+        raise
+    finally:
+        if model is not None and (env := model.get_env()) is not None:
+            env.close()
+        has_trained = model is not None and model.num_timesteps > 0
+        for path in earlier if has_trained else folder.glob(MONITOR_FILES):
+            path.unlink()
+        for path in [] if has_trained else earlier:
+            path.rename(path.with_suffix(""))
     return model
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
     """Create the recipe's model and environment, both with the same seed."""
-    return made.algorithm(env=made.make_env(seed=seed, monitor_dir=monitor_dir), seed=seed, **made.arguments)
+    env = made.make_env(seed=seed, monitor_dir=monitor_dir)
+    try:
+        return made.algorithm(env=env, seed=seed, **made.arguments)
+    except BaseException:
+        env.close()
+        raise
 
 
 def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:

@@ -1,13 +1,16 @@
 """Registers this package's algorithms with rl_zoo3, and runs those of its scripts that have to be changed."""
 
+import os
 import runpy
 import subprocess
 import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from subprocess import call
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -22,22 +25,26 @@ from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_n
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import FLAG
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.objectives import read_objective
+from sb3_ppo_variants.objectives import Objective, read_objective
 from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, schedule
+from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.recipe import PARTS, list_wrappers, names_part
+from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.
 PATCHING = Lock()
+# The fields of adaptive step sizes and objectives that adapt.
+ADAPTED = {"learning_rate", "kl_coef"}
 # The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
 OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
@@ -73,7 +80,8 @@ class ExperimentManager(Upstream):
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
         """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
 
-        :raises ArgumentError: if the policy needs action masks, or ``fast_envs`` is neither True nor False
+        :raises ArgumentError: if the policy needs action masks, ``fast_envs`` is neither True nor False, or a wrapper
+            cannot be imported
         """
         hyperparams, saved = super().read_hyperparameters()
         self._fast_envs = hyperparams.pop("fast_envs", False)
@@ -83,7 +91,9 @@ class ExperimentManager(Upstream):
         env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
         try:
             check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
-        except ArgumentError:
+        except ArgumentError as error:
+            if error.__cause__ is not None:  # That of an import.
+                raise
             # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
             warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
         return hyperparams, saved
@@ -95,23 +105,69 @@ class ExperimentManager(Upstream):
         with PATCHING, patch.object(exp_manager, "make_vec_env", self._make_fast):
             return super().create_envs(n_envs, eval_env, no_log)
 
+    def _maybe_normalize(self, env: VecEnv, eval_env: bool) -> VecEnv:
+        folder, file = Path(self.trained_agent).parent, "vecnormalize.pkl"
+        if self.continue_training and not (folder / self.env_name / file).exists():
+            # rl_zoo3 does not look beside the model, where exact checkpoints and recipes.train have the statistics.
+            if (folder / file).exists():
+                normalized = VecNormalize.load(str(folder / file), env)
+                normalized.training &= not eval_env
+                normalized.norm_reward &= not eval_env
+                return normalized
+            if self.normalize and not eval_env:
+                warnings.warn(
+                    f"-i {self.trained_agent}: the statistics of VecNormalize begin anew, without {file} beside it"
+                )
+        normalized_or_not: VecEnv = super()._maybe_normalize(env, eval_env)
+        return normalized_or_not
+
+    def _load_pretrained_agent(self, hyperparams: Hyperparameters, env: VecEnv) -> BaseAlgorithm:
+        # rl_zoo3 sets all hyperparameters anew, with which a step size and an objective would forget how they adapted.
+        adaptive = {name: value for name, value in hyperparams.items() if _adapts(value)}
+        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
+        model: BaseAlgorithm = super()._load_pretrained_agent(others, env)
+        for name, value in adaptive.items():
+            if not _has_rule(getattr(model, name), value):
+                setattr(model, name, value)
+        return model
+
     def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
         return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
+
+    def _preprocess_hyperparams(self, hyperparams: Hyperparameters) -> tuple[Hyperparameters, Any, Any, Any]:
+        if "callback" in hyperparams:
+            # Callbacks are listed as wrappers are.
+            listed = list_wrappers(hyperparams["callback"])
+            hyperparams["callback"] = [self._place(*one) for one in listed if not self._is_left_out(one[0])]
+        processed: tuple[Hyperparameters, Any, Any, Any] = super()._preprocess_hyperparams(hyperparams)
+        return processed
+
+    def _place(self, callback: Any, arguments: Hyperparameters) -> Hyperparameters:
+        """Put the checkpoints of each run in its own folder, since a folder takes those of one run only."""
+        path = (arguments or {}).get("path")
+        if _makes_checkpoints(callback) and isinstance(path, str):
+            arguments = {**arguments, "path": os.path.join(self.save_path, path)}
+        return {callback: arguments}
+
+    def _is_left_out(self, callback: Any) -> bool:
+        # The trials of a search are many runs, which nobody resumes.
+        return self.optimize_hyperparameters and _makes_checkpoints(callback)
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
         # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
-        rate = schedule("learning_rate", hyperparams.get("learning_rate"))
-        adaptive = {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
-        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
-        hyperparams = Upstream._preprocess_schedules(others) | adaptive
+        rate = read_value("learning_rate", hyperparams.get("learning_rate"))
+        kept: Hyperparameters = {name: value for name, value in hyperparams.items() if value is None}
+        kept |= {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
+        others = {name: value for name, value in hyperparams.items() if name not in kept}
+        hyperparams = Upstream._preprocess_schedules(others) | kept
         for name, value in hyperparams.items():
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl"):
-                # rl_zoo3 only converts arguments of its own algorithms to schedules.
-                hyperparams[name] = schedule(name, value)
+            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl", *PARTS):
+                # rl_zoo3 only converts arguments of its own algorithms.
+                hyperparams[name] = read_value(name, value)
             elif name == "objective" and isinstance(value, str):
                 hyperparams[name] = read_objective(value)
         return hyperparams
@@ -120,8 +176,8 @@ class ExperimentManager(Upstream):
 class StoreHyperparameters(StoreDict):
     """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
 
-    An objective such as ``SPO(0.2)`` and a ``KLAdaptive(desired_kl=0.01)`` stay text, which the configuration of the
-    run then contains.
+    An objective such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
+    configuration of the run then contains.
     """
 
     def __call__(
@@ -135,8 +191,28 @@ class StoreHyperparameters(StoreDict):
 
 def _quote(text: str) -> str:
     name, _, value = text.partition(":")
-    is_call = name == "objective" or value.startswith(KLAdaptive.__name__)
+    is_call = name == "objective" or names_part(name, value)
     return f"{name}:{value!r}" if is_call and not value.startswith(("'", '"')) else text
+
+
+def _adapts(value: object) -> bool:
+    """Whether updates replace a step size or an objective."""
+    overrides = isinstance(value, Objective) and type(value).after_update is not Objective.after_update
+    return overrides or isinstance(value, KLAdaptive)
+
+
+def _has_rule(adapted: object, given: Any) -> bool:
+    """Whether a value is what a given one may become as it adapts, so that only the coefficients in it differ."""
+    if type(adapted) is not type(given) or not (_adapts(given) and is_dataclass(given)):
+        return bool(adapted == given)
+    names = {field.name for field in fields(given)} - ADAPTED
+    return all(_has_rule(getattr(adapted, name), getattr(given, name)) for name in names)
+
+
+def _makes_checkpoints(callback: Any) -> bool:
+    """Whether a callback, which is an object or the import path of its class, makes exact checkpoints."""
+    found = get_class_by_name(callback) if isinstance(callback, str) else type(callback)
+    return isinstance(found, type) and issubclass(found, ExactCheckpointCallback)
 
 
 def _check_policy(policy: object) -> None:
