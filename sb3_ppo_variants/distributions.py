@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, Parameters, register_built_in
+from sb3_ppo_variants.layout import float_bounds
 
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
 
@@ -203,7 +204,7 @@ class ActionDistribution(ABC):
 
 
 def _check_bounds(given: str, space: spaces.Box) -> None:
-    low, high = np.ravel(space.low), np.ravel(space.high)
+    low, high = map(np.ravel, float_bounds(space))
     with np.errstate(over="ignore", invalid="ignore"):
         unbounded = np.flatnonzero(~np.isfinite(high - low))
     if unbounded.size:

@@ -90,7 +90,7 @@ class Part:
         numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
         if isinstance(self.space, spaces.Box):
             if self.bounded:
-                low, high = _bounds(self.space)
+                low, high = float_bounds(self.space)
                 numbers = low + 0.5 * (numbers + 1.0) * (high - low)
             return self._within_bounds(self.space, numbers)
         start = getattr(self.space, "start", 0)
@@ -110,14 +110,14 @@ class Part:
         """Convert elements of the space to rows of numbers, the inverse of :meth:`take`."""
         numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
         if self.bounded and isinstance(self.space, spaces.Box):
-            low, high = _bounds(self.space)
+            low, high = float_bounds(self.space)
             width = high - low
             numbers = np.divide(2 * (numbers - low), width, out=np.ones(numbers.shape), where=width > 0) - 1
         return numbers.reshape(len(elements), -1)
 
 
-def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds as numbers whose difference is exact."""
+def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds as floats: the difference of integers may exceed their type, and would wrap."""
     is_integer = np.issubdtype(space.dtype, np.integer)
     return (space.low.astype(float), space.high.astype(float)) if is_integer else (space.low, space.high)
 
