@@ -6,6 +6,7 @@ one of these, and its entropy and KL count with their probability: the chain rul
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
@@ -107,6 +108,12 @@ class HybridDistribution(DiagGaussianDistribution):
                 f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies in closed form, which squashed "
                 f"Gaussians lack: give {which} the weight 0, or leave entropy_weights out"
             )
+
+    def __copy__(self) -> "HybridDistribution":
+        """Copy the parts too: they are what :meth:`proba_distribution` sets."""
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self), parts=list(map(copy, self.parts)))
+        return copied
 
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
