@@ -98,11 +98,11 @@ class Part:
 
     @staticmethod
     def _within_bounds(space: spaces.Box, numbers: np.ndarray) -> Actions:
-        is_integer = np.issubdtype(space.dtype, np.integer)
-        if is_integer or space.dtype.itemsize > numbers.itemsize:
-            numbers = numbers.astype(np.float64)
-        within = np.clip(numbers, space.low, space.high)
-        elements = (np.rint(within) if is_integer else within).astype(space.dtype)
+        if np.issubdtype(space.dtype, np.integer):
+            elements = _rounded(space, numbers)
+        else:
+            wider = numbers.astype(np.float64) if space.dtype.itemsize > numbers.itemsize else numbers
+            elements = np.clip(wider, space.low, space.high).astype(space.dtype)
         # A row of an array without dimensions is a number, which is no element of a Box.
         return elements if space.shape else [np.asarray(element) for element in elements]
 
@@ -114,6 +114,15 @@ class Part:
             width = high - low
             numbers = np.divide(2 * (numbers - low), width, out=np.ones(numbers.shape), where=width > 0) - 1
         return numbers.reshape(len(elements), -1)
+
+
+def _rounded(space: spaces.Box, numbers: np.ndarray) -> np.ndarray:
+    """Round numbers to integers within bounds. The floats next to bounds of 64 bits may be beyond them."""
+    low, high = float_bounds(space)
+    rounded = np.rint(np.clip(numbers.astype(np.float64), low, high))
+    with np.errstate(invalid="ignore"):
+        elements = rounded.astype(space.dtype)
+    return np.where(rounded <= low, space.low, np.where(rounded >= high, space.high, elements))
 
 
 def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
