@@ -74,11 +74,12 @@ class SquashedGaussianDistribution(DiagGaussianDistribution):
     """tanh of a Gaussian (appendix C of https://arxiv.org/abs/1801.01290).
 
     SB3's class of this kind adds 1e-6 to the derivative of tanh, which changes log-probabilities near the bounds. Here
-    they are exact, for actions that differ from the bounds. The mode is that of the Gaussian, squashed, as in SB3.
+    they are exact, except that actions closer to the bounds than the precision of their type, such as 2^-23, count as
+    that far away. The mode is that of the Gaussian, squashed, as in SB3.
     """
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
-        """Return log-probabilities, shape ``(batch,)``; those at the bounds are those of the numbers next to them."""
+        """Return log-probabilities, shape ``(batch,)``; those at the bounds are finite."""
         drawn = TanhBijector.inverse(actions)
         return super().log_prob(drawn) - _log_slope(drawn).sum(dim=1)
 
