@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, Parameters, register_built_in
+from sb3_ppo_variants.layout import float_bounds
 
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
 
@@ -31,6 +32,10 @@ STDS = ("parameter", "state")
 # The density of a Beta distribution is 0 at the bounds. The density of actions that are closer to them than half the
 # precision of a float is the density there.
 EDGE = 2.0**-24
+# The mean of a function of a standard normal number, by the trapezoidal rule. For log(1 - tanh(x)^2), its error is at
+# most 1e-8 where the standard deviation of x is at most 1, and 0.0011 where it is at most 4.
+NODES = th.linspace(-6, 6, 32, dtype=th.float64)
+WEIGHTS = (-NODES.square() / 2).softmax(dim=0)
 
 
 class _OutputsDistribution(DiagGaussianDistribution):
@@ -69,17 +74,20 @@ class SquashedGaussianDistribution(DiagGaussianDistribution):
     """tanh of a Gaussian (appendix C of https://arxiv.org/abs/1801.01290).
 
     SB3's class of this kind adds 1e-6 to the derivative of tanh, which changes log-probabilities near the bounds. Here
-    they are exact, for actions that differ from the bounds. The mode is that of the Gaussian, squashed, as in SB3.
+    they are exact, except that actions closer to the bounds than the precision of their type, such as 2^-23, count as
+    that far away. The mode is that of the Gaussian, squashed, as in SB3.
     """
 
     def log_prob(self, actions: th.Tensor) -> th.Tensor:
-        """Return log-probabilities, shape ``(batch,)``; those at the bounds are those of the numbers next to them."""
+        """Return log-probabilities, shape ``(batch,)``; those at the bounds are finite."""
         drawn = TanhBijector.inverse(actions)
-        log_slope = 2 * (log(2) - drawn - F.softplus(-2 * drawn))
-        return super().log_prob(drawn) - log_slope.sum(dim=1)
+        return super().log_prob(drawn) - _log_slope(drawn).sum(dim=1)
 
-    def entropy(self) -> None:
-        """Return ``None``: there is no closed form. As in SB3, the mean of -log pi(a|s) estimates it."""
+    def entropy(self) -> th.Tensor:
+        """Return entropies, shape ``(batch,)``: that of the Gaussian, and E[log(1 - tanh(x)^2)] by quadrature."""
+        mean, std = (each.unsqueeze(-1) for each in (self.distribution.mean, self.distribution.stddev))
+        entropy: th.Tensor = super().entropy()  # type: ignore[assignment]
+        return entropy + (_log_slope(mean + std * NODES.to(mean)) @ WEIGHTS.to(mean)).sum(dim=1)
 
     def sample(self) -> th.Tensor:
         """Draw actions from [-1, 1]."""
@@ -88,6 +96,11 @@ class SquashedGaussianDistribution(DiagGaussianDistribution):
     def mode(self) -> th.Tensor:
         """Return tanh of the mean."""
         return th.tanh(super().mode())
+
+
+def _log_slope(x: th.Tensor) -> th.Tensor:
+    """The logarithm of the derivative of tanh."""
+    return 2 * (log(2) - x - F.softplus(-2 * x))
 
 
 class SquashedStateGaussianDistribution(SquashedGaussianDistribution, StateGaussianDistribution):
@@ -203,7 +216,7 @@ class ActionDistribution(ABC):
 
 
 def _check_bounds(given: str, space: spaces.Box) -> None:
-    low, high = np.ravel(space.low), np.ravel(space.high)
+    low, high = map(np.ravel, float_bounds(space))
     with np.errstate(over="ignore", invalid="ignore"):
         unbounded = np.flatnonzero(~np.isfinite(high - low))
     if unbounded.size:

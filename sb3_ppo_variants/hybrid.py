@@ -6,6 +6,7 @@ one of these, and its entropy and KL count with their probability: the chain rul
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
@@ -72,7 +73,7 @@ class HybridDistribution(DiagGaussianDistribution):
         they do. Parts that are not named always count
     :param continuous: how continuous parts are drawn, by name; SB3's Gaussian for parts that are not named
     :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number, or needs an entropy
-        that has no closed form
+        that is not known
     """
 
     def __init__(
@@ -104,9 +105,15 @@ class HybridDistribution(DiagGaussianDistribution):
         if missing and entropy_weights:
             which = ", ".join(map(repr, missing))
             raise ArgumentError(
-                f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies in closed form, which squashed "
-                f"Gaussians lack: give {which} the weight 0, or leave entropy_weights out"
+                f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies, which the "
+                f"distributions of {which} lack: give these parts the weight 0, or leave entropy_weights out"
             )
+
+    def __copy__(self) -> "HybridDistribution":
+        """Copy the parts too: they are what :meth:`proba_distribution` sets."""
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self), parts=list(map(copy, self.parts)))
+        return copied
 
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
@@ -161,7 +168,7 @@ class HybridDistribution(DiagGaussianDistribution):
     def entropy(self) -> th.Tensor | None:
         """Return the sum of the parts' entropies times their factors, shape ``(batch,)``.
 
-        :return: ``None`` if an entropy that counts has no closed form. As in SB3, the mean of -log pi(a|s) estimates
+        :return: ``None`` if an entropy that counts is not known. As in SB3, the mean of -log pi(a|s) estimates
             that of the whole action then
         """
         if not self._has_entropy:

@@ -90,7 +90,7 @@ class Part:
         numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
         if isinstance(self.space, spaces.Box):
             if self.bounded:
-                low, high = _bounds(self.space)
+                low, high = float_bounds(self.space)
                 numbers = low + 0.5 * (numbers + 1.0) * (high - low)
             return self._within_bounds(self.space, numbers)
         start = getattr(self.space, "start", 0)
@@ -98,11 +98,11 @@ class Part:
 
     @staticmethod
     def _within_bounds(space: spaces.Box, numbers: np.ndarray) -> Actions:
-        is_integer = np.issubdtype(space.dtype, np.integer)
-        if is_integer or space.dtype.itemsize > numbers.itemsize:
-            numbers = numbers.astype(np.float64)
-        within = np.clip(numbers, space.low, space.high)
-        elements = (np.rint(within) if is_integer else within).astype(space.dtype)
+        if np.issubdtype(space.dtype, np.integer):
+            elements = _rounded(space, numbers)
+        else:
+            wider = numbers.astype(np.float64) if space.dtype.itemsize > numbers.itemsize else numbers
+            elements = np.clip(wider, space.low, space.high).astype(space.dtype)
         # A row of an array without dimensions is a number, which is no element of a Box.
         return elements if space.shape else [np.asarray(element) for element in elements]
 
@@ -110,14 +110,23 @@ class Part:
         """Convert elements of the space to rows of numbers, the inverse of :meth:`take`."""
         numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
         if self.bounded and isinstance(self.space, spaces.Box):
-            low, high = _bounds(self.space)
+            low, high = float_bounds(self.space)
             width = high - low
             numbers = np.divide(2 * (numbers - low), width, out=np.ones(numbers.shape), where=width > 0) - 1
         return numbers.reshape(len(elements), -1)
 
 
-def _bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds as numbers whose difference is exact."""
+def _rounded(space: spaces.Box, numbers: np.ndarray) -> np.ndarray:
+    """Round numbers to integers within bounds. The floats next to bounds of 64 bits may be beyond them."""
+    low, high = float_bounds(space)
+    rounded = np.rint(np.clip(numbers.astype(np.float64), low, high))
+    with np.errstate(invalid="ignore"):
+        elements = rounded.astype(space.dtype)
+    return np.where(rounded <= low, space.low, np.where(rounded >= high, space.high, elements))
+
+
+def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds as floats: the difference of integers may exceed their type, and would wrap."""
     is_integer = np.issubdtype(space.dtype, np.integer)
     return (space.low.astype(float), space.high.astype(float)) if is_integer else (space.low, space.high)
 

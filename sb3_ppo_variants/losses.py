@@ -52,7 +52,7 @@ def check_loss(loss: object, part: object) -> None:
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:
     """Compute -E[S] of equation 9, the negative entropy bonus.
 
-    :param entropy: the entropy in each state; ``None`` where it has no analytical form (squashed Gaussians)
+    :param entropy: the entropy in each state; ``None`` where it has no analytical form (gSDE with ``squash_output``)
     :param log_prob: log pi(a|s) of the actions taken, from which the entropy is then estimated
     """
     return th.mean(log_prob) if entropy is None else -th.mean(entropy)

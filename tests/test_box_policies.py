@@ -75,6 +75,31 @@ def test_stored_predicted_and_taken_actions_agree(name: str, fast: bool) -> None
         np.testing.assert_array_equal(model.policy.unscale_action(np.full((1, 3), extreme, np.float32)), bound)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", ["squashed", "beta"])
+@pytest.mark.parametrize(("dtype", "end"), [(np.int8, 100), (np.int16, 20_000), (np.int32, 2**31 - 1)])
+def test_integers_whose_bounds_are_far_apart(dtype: Any, end: int, name: str, fast: bool) -> None:
+    env = noise_envs(spaces.Box(-end, end, (2,), dtype))
+    model = small(env=env, policy_kwargs=DISTRIBUTIONS[name], fast=fast)
+    scaled = model.policy.unscale_action(np.array([[-1, 0], [1, 0.5]]))
+    np.testing.assert_allclose(scaled, [[-end, 0], [end, end / 2]])
+
+    def scaled_to_the_bounds(found: dict[str, Any], _: object) -> bool:
+        np.testing.assert_allclose(found["clipped_actions"], found["actions"] * end, atol=1e-6 * end)
+        return True
+
+    model.learn(32, callback=scaled_to_the_bounds)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_gsde_refuses_bounds_whose_difference_wraps(fast: bool) -> None:
+    """SB3 scales actions of a space from -100 to 100 to numbers that reach from -156 to -100."""
+    arguments: dict[str, Any] = {"use_sde": True, "policy_kwargs": {"squash_output": True}, "fast": fast}
+    with pytest.raises(ArgumentError, match="so far apart for their type"):
+        small(env=noise_envs(spaces.Box(-100, 100, (2,), np.int8)), **arguments).learn(32)
+    small(env=noise_envs(spaces.Box(-60, 60, (2,), np.int8)), **arguments).learn(32)
+
+
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("observations", [IMAGE, DICT], ids=["CnnPolicy", "MultiInputPolicy"])
 def test_images_and_dictionaries(observations: Any, name: str) -> None:

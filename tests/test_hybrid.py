@@ -76,6 +76,18 @@ def test_continuous_parts_are_clipped_to_their_own_bounds() -> None:
     assert (first[3].tolist(), second[3].tolist()) == ([0, 255], [17, 18])
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [(-(2**63), 2**63 - 1, np.int64), (0, 2**64 - 1, np.uint64), (1 - 2**62, 2**62 + 1, np.int64)],
+)
+def test_bounds_that_are_no_floats_are_reached(low: int, high: int, dtype: Any, bounded: bool) -> None:
+    space = spaces.Tuple([spaces.Box(low, high, (2,), dtype)])
+    rows = np.array([[-1, 1]] if bounded else [[-1e30, 1e30]], np.float32)
+    ((action,),) = HybridLayout(space, ["0"] if bounded else []).for_envs(rows)
+    assert action.dtype == dtype and action.tolist() == [low, high]
+
+
 def test_other_spaces_stay_as_they_are() -> None:
     layout, rows = layout_of(FORCE), np.ones((2, 2))
     assert layout.rows is FORCE and layout.for_envs(rows) is rows

@@ -14,6 +14,7 @@ from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
     AdaptiveKL,
     Clipped,
+    DualClip,
     KLPenalized,
     Unclipped,
     gradient_of,
@@ -85,6 +86,18 @@ def test_gradient_over_arrays_by_hand() -> None:
     assert losses.tolist() == pytest.approx([-0.5, 1.0, -1.2, 2.0])
     assert d_log_ratio.tolist() == pytest.approx([-0.5 / 4, 1.0 / 4, 0.0, 2.0 / 4])
     assert d_kl is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_gradient_over_arrays_of_a_ratio_that_overflows(dtype: Any) -> None:
+    """Where a clip keeps the policy from moving on, the gradient is 0, however large the ratio."""
+    ratio, advantages = np.array([np.inf, 1.0], dtype), np.array([2.0, 1.0], dtype)
+    with np.errstate(all="raise"):
+        upper = Clipped(0.2).gradient(Batch(ratio, advantages))
+        dual = DualClip(clip_range=0.2, c=3.0).gradient(Batch(ratio, -advantages))
+    assert upper.losses == pytest.approx([-2.4, -1.0]) and upper.d_log_ratio.tolist() == [0.0, -0.5]
+    assert dual.losses == pytest.approx([6.0, 1.0]) and dual.d_log_ratio.tolist() == [0.0, 0.5]
+    assert (upper.d_log_ratio.dtype, dual.d_log_ratio.dtype) == (dtype, dtype)
 
 
 Wrong = Callable[[Gradient], Gradient]

@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
+from test_hybrid import KICK, NESTED
 
 from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
@@ -112,10 +113,10 @@ def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> 
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_a_new_model_can_be_copied(space: str) -> None:
+@pytest.mark.parametrize("space", [*ACTION_SPACES.values(), KICK, NESTED], ids=lambda space: type(space).__name__)
+def test_a_new_model_can_be_copied(space: spaces.Space) -> None:
     """PyTorch refuses to copy tensors with a graph, such as those of a distribution computed with gradients."""
-    model = make(action_space=ACTION_SPACES[space])
+    model = make(action_space=space)
     copied = deepcopy(model).policy.state_dict()
     th.testing.assert_close(copied, model.policy.state_dict(), rtol=0, atol=0)
 

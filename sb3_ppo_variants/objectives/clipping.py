@@ -85,7 +85,7 @@ class DualClip(NativeObjective):
         """The gradient of PPO's clip, and 0 where A < 0 and r > c."""
         losses, d_log_ratio, *_ = gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range)
         dropped = (batch.advantages < 0) & (batch.ratio > self.c)
-        return Gradient(np.where(dropped, -self.c * batch.advantages, losses), d_log_ratio * ~dropped)
+        return Gradient(np.where(dropped, -self.c * batch.advantages, losses), np.where(dropped, 0, d_log_ratio))
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: fl
     """
     unclipped = batch.advantages * batch.ratio
     clipped = batch.advantages * np.clip(batch.ratio, low, high)
-    return Gradient(-np.minimum(unclipped, clipped), unclipped * (unclipped <= clipped) / -len(unclipped))
+    followed = np.where(unclipped > clipped, 0, unclipped)  # A product with 0 would be NaN where r overflows.
+    return Gradient(-np.minimum(unclipped, clipped), followed / -len(unclipped))
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ def range_of_ratio(line: Line, delta: float) -> tuple[Rows, Rows]:
     Newton's method solves sqrt(2 KL(w)) = sqrt(2 delta), which is nearly linear, and bisection takes over where it
     leaves the interval.
     """
+    if delta == 0:  # Where the KL is 0, its slope is 0 too.
+        return np.ones_like(line.start), np.ones_like(line.start)
     wanted = np.sqrt(2 * delta)
     ratios = []
     for sign, bound in ((-1, line.lowest), (1, np.ones_like(line.start))):

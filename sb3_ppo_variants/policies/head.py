@@ -27,7 +27,7 @@ from sb3_ppo_variants.distributions import (
 )
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, is_hybrid
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds, is_hybrid
 from sb3_ppo_variants.saving.plain import register_plain
 
 
@@ -118,8 +118,9 @@ class BoxActions(ActionHead):
         :param scaled_action: shape ``(batch, ...)``
         """
         assert isinstance(self.action_space, spaces.Box)
-        unscaled = super().unscale_action(scaled_action)
-        within: np.ndarray = np.minimum(np.maximum(unscaled, self.action_space.low), self.action_space.high)
+        low, high = float_bounds(self.action_space)  # SB3 subtracts integers in their type, where they may wrap.
+        unscaled = low + 0.5 * (scaled_action + 1.0) * (high - low)
+        within: np.ndarray = np.minimum(np.maximum(unscaled, low), high)
         return within
 
 

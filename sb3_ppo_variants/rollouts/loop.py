@@ -8,13 +8,13 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_episode
-from sb3_ppo_variants.layout import Actions, HybridLayout, layout_of
+from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_of
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
@@ -144,15 +144,20 @@ def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
     """
     space = policy.action_space
-    if isinstance(space, spaces.Box) and policy.squash_output and _has_no_width(space):
+    by_sb3 = type(policy).unscale_action is BasePolicy.unscale_action
+    if isinstance(space, spaces.Box) and policy.squash_output and _has_no_width(space, by_sb3):
         raise ArgumentError(
             "squash_output=True scales actions to the bounds of env.action_space, which with ActionsAsDrawn, or other "
-            f"bounds so far apart, has no meaning: {space}. Leave out the wrapper, or squash_output"
+            f"bounds so far apart for their type, has no meaning: {space}. Leave out the wrapper, or squash_output"
         )
     return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None
 
 
-def _has_no_width(space: spaces.Box) -> bool:
-    """Whether bounds are so far apart that their distance is not a finite number."""
+def _has_no_width(space: spaces.Box, by_sb3: bool) -> bool:
+    """Whether bounds are so far apart that their distance is not a finite number.
+
+    :param by_sb3: whether SB3 computes the distance, in the type of the space, where that of integers may wrap
+    """
+    low, high = (space.low, space.high) if by_sb3 else float_bounds(space)
     with np.errstate(over="ignore"):
-        return not np.isfinite(space.high - space.low).all()
+        return not np.isfinite(high - low).all() or bool((high - low < 0).any())

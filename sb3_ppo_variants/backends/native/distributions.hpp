@@ -119,6 +119,9 @@ template <class T> class Gaussian {
         }
     }
 
+    // Adds dL/d of the logarithm of a standard deviation in a state, after `gradient`.
+    void add_to_log_std(ByState<T>, int64_t, int64_t dimension, T slope) { sums[dimension] += slope; }
+
     void end(const Target<T>& target) {
         T* d = target.of(d_log_std);
         for (int64_t i = 0; i < size; ++i) d[i] = target.add ? d[i] + static_cast<T>(sums[i]) : static_cast<T>(sums[i]);

@@ -52,6 +52,14 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
         }
     }
 
+    // Adds dL/d of the logarithm of a standard deviation in a state, after `gradient`.
+    void add_to_log_std(ByState<T> d_outputs, int64_t state, int64_t dimension, T slope) {
+        d_outputs[size + dimension][state] += slope;
+    }
+
+    // The standard deviation in a state that `evaluate` was called for last.
+    T deviation(int64_t state, int64_t dimension) const { return deviations[dimension][state]; }
+
     void write_parameters(ByState<const T> outputs, int64_t state, T* to) const {
         for (int64_t i = 0; i < size; ++i) {
             to[i] = outputs[i][state];
