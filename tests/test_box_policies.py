@@ -82,7 +82,7 @@ def test_integers_whose_bounds_are_far_apart(dtype: Any, end: int, name: str, fa
     env = noise_envs(spaces.Box(-end, end, (2,), dtype))
     model = small(env=env, policy_kwargs=DISTRIBUTIONS[name], fast=fast)
     scaled = model.policy.unscale_action(np.array([[-1, 0], [1, 0.5]]))
-    np.testing.assert_allclose(scaled, [[-end, 0], [end, end / 2]])
+    np.testing.assert_allclose(scaled, np.array([[-end, 0], [end, end / 2]]))
 
     def scaled_to_the_bounds(found: dict[str, Any], _: object) -> bool:
         np.testing.assert_allclose(found["clipped_actions"], found["actions"] * end, atol=1e-6 * end)

@@ -97,7 +97,8 @@ def test_the_quadrature_of_the_entropy_of_squashed_gaussians(mean: float, std: f
         return found
 
     outputs = th.tensor([[mean, np.log(std)]], dtype=th.float64, requires_grad=True)
-    entropy = SquashedGaussian("state").make(1).proba_distribution(outputs).entropy()
+    distribution: Any = SquashedGaussian("state").make(1)
+    entropy = distribution.proba_distribution(outputs).entropy()
     assert entropy is not None
     assert entropy.item() == pytest.approx(wanted(mean, np.log(std)), abs=error)
     (slopes,) = th.autograd.grad(entropy.sum(), outputs)

@@ -139,17 +139,16 @@ class ExperimentManager(Upstream):
             # Callbacks are listed as wrappers are.
             listed = list_wrappers(hyperparams["callback"])
             hyperparams["callback"] = [self._place(*one) for one in listed if not self._is_left_out(one[0])]
-        processed: tuple[Hyperparameters, Any, Any, Any] = super()._preprocess_hyperparams(hyperparams)
-        return processed
+        return super()._preprocess_hyperparams(hyperparams)
 
-    def _place(self, callback: Any, arguments: Hyperparameters) -> Hyperparameters:
+    def _place(self, callback: object, arguments: Hyperparameters) -> dict[object, Hyperparameters]:
         """Put the checkpoints of each run in its own folder, since a folder takes those of one run only."""
         path = (arguments or {}).get("path")
         if _makes_checkpoints(callback) and isinstance(path, str):
             arguments = {**arguments, "path": os.path.join(self.save_path, path)}
         return {callback: arguments}
 
-    def _is_left_out(self, callback: Any) -> bool:
+    def _is_left_out(self, callback: object) -> bool:
         # The trials of a search are many runs, which nobody resumes.
         return self.optimize_hyperparameters and _makes_checkpoints(callback)
 
@@ -209,7 +208,7 @@ def _has_rule(adapted: object, given: Any) -> bool:
     return all(_has_rule(getattr(adapted, name), getattr(given, name)) for name in names)
 
 
-def _makes_checkpoints(callback: Any) -> bool:
+def _makes_checkpoints(callback: object) -> bool:
     """Whether a callback, which is an object or the import path of its class, makes exact checkpoints."""
     found = get_class_by_name(callback) if isinstance(callback, str) else type(callback)
     return isinstance(found, type) and issubclass(found, ExactCheckpointCallback)
