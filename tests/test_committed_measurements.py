@@ -81,7 +81,8 @@ def test_the_page_has_the_speeds_of_environments(file: str, capsys: pytest.Captu
 
 
 def test_the_pages_have_what_parts_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parts", "--report", str(ROOT / "results" / "parts.json")]) == 0
+    for name in ("parts-distributions", "parts"):
+        assert main(["parts", "--report", str(ROOT / "results" / f"{name}.json")]) == 0
     rows = re.findall(r"^\| (\w+.*?) \| (\d\S+) \(", capsys.readouterr().out, re.MULTILINE)
     speeds = dict(rows)
     howto = ROOT / "docs" / "howto"
