@@ -106,7 +106,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="such as cuda (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="such as cuda, but not for SBX (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 

@@ -95,6 +95,11 @@ class Comparison:
         return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
 
     @property
+    def added(self) -> list[str]:
+        """The labels of the settings that were recorded elsewhere."""
+        return [label for label in self.labels if label not in self.own.labels]
+
+    @property
     def baseline(self) -> str:
         """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
@@ -145,7 +150,7 @@ class Comparison:
         The score of a setting that was recorded elsewhere is that of another part of training, and runs without a score
         may be the worst of their setting.
         """
-        found = dict.fromkeys((label for label in self.labels if label not in self.own.labels), "recorded elsewhere")
+        found = dict.fromkeys(self.added, "recorded elsewhere")
         for label in self.own.labels:
             runs = self.runs(label)
             failed = sum(label.partition(" #")[0] == record["label"] for record in self.failed)
@@ -158,10 +163,10 @@ class Comparison:
     def differences(self) -> Differences:
         """How the means of each pair of settings differ, in both orders, without p values where there are doubts."""
         found = differences(self.arrays)
-        added = {label for label in self.labels if label not in self.own.labels}
+        added, doubts = set(self.added), self.doubts
 
         def is_doubtful(one: str, other: str, gap: float) -> bool:
-            return bool(added & {one, other}) or (one if gap > 0 else other) in self.doubts
+            return bool(added & {one, other}) or (one if gap > 0 else other) in doubts
 
         return {
             pair: replace(each, p=math.nan) if is_doubtful(*pair, each.estimate.value) else each

@@ -214,9 +214,9 @@ def _provenance(records: Sequence[Record]) -> list[str]:
 
 def mention_added(comparison: Comparison) -> list[str]:
     """Say which settings were recorded elsewhere, and how many runs each of them has."""
-    others = [label for label in comparison.labels if label not in comparison.own.labels]
-    said = ", ".join(f"{escape_markdown(label)} ({say_count(comparison.runs(label), 'run')})" for label in others)
-    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."] if others else []
+    labels = comparison.added
+    said = ", ".join(f"{escape_markdown(label)} ({say_count(comparison.runs(label), 'run')})" for label in labels)
+    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."] if labels else []
 
 
 def _conditions(comparison: Comparison) -> list[str]:
