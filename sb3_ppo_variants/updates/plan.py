@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -147,7 +147,7 @@ class ProximalPolicy(nn.Module):
 
     def __init__(self, parameters: Sequence[nn.Parameter]):
         super().__init__()
-        self.register_buffer("average", _join(parameters))
+        self.register_buffer("average", join(parameters))
         self.register_buffer("total_weight", th.ones((), dtype=th.float64))
 
     @property
@@ -158,7 +158,7 @@ class ProximalPolicy(nn.Module):
     def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
         """Add the current values of the parameters to the average, after the earlier ones have decayed."""
         before = decay * float(self.total_weight)
-        self.average.mul_(before / (before + 1)).add_(_join(parameters) / (before + 1))
+        self.average.mul_(before / (before + 1)).add_(join(parameters) / (before + 1))
         self.total_weight.fill_(before + 1)
 
     @contextmanager
@@ -175,8 +175,9 @@ class ProximalPolicy(nn.Module):
                 parameter.data = tensor
 
 
-def _join(parameters: Sequence[nn.Parameter]) -> th.Tensor:
-    return th.cat([parameter.detach().flatten() for parameter in parameters])
+def join(tensors: Iterable[th.Tensor]) -> th.Tensor:
+    """Concatenate tensors of any shapes into a new vector."""
+    return th.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 @dataclass(frozen=True)

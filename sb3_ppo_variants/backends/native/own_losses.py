@@ -1,6 +1,6 @@
-"""Objectives and value losses in Python that the native library calls, and those that it computes itself."""
+"""Objectives and value losses in Python that the native library calls."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,24 +10,13 @@ import torch as th
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, check_loss
-from sb3_ppo_variants.objectives import (
-    ArrayObjective,
-    Batch,
-    gradient_of,
-    is_given_with_loss,
-)
+from sb3_ppo_variants.losses import check_loss
+from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of, is_given_with_loss
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate
 
-# The value losses that losses.hpp implements: for each, its name there, and its constant.
-NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
-    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
-    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
-    Huber: lambda loss: ("HUBER", loss.delta),
-}
 # What the gradient of an objective is taken with respect to, in the order of `Gradient`.
 DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
 

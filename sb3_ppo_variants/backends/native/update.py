@@ -1,7 +1,7 @@
 """Updates with the native library, also of several processes."""
 
 import ctypes
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import inf
 from typing import Any, NamedTuple
 
@@ -14,19 +14,26 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
-from sb3_ppo_variants.backends.native.own_losses import NATIVE_VALUE_LOSSES, OwnObjective, OwnValueLoss
+from sb3_ppo_variants.backends.native.own_losses import OwnObjective, OwnValueLoss
 from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, join, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
 
 # The names of Adam's moments.
+# The value losses that losses.hpp implements: for each, its name there, and its constant.
+NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
+    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
+    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
+    Huber: lambda loss: ("HUBER", loss.delta),
+}
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # Multiplications of a minibatch that are worth a thread, less than a millisecond. Threads wait for each other, longest
 # for one that has lost its core to another process, so the work must be long compared to that.
@@ -81,7 +88,7 @@ class TrainedPart:
         self._states = [self._new.get(each) or self._all_states[each] for each in parameters]
         self._steps_before = float(self._states[0]["step"])  # The same for all parameters.
         moments = [[state[name] for state in self._states] for name in MOMENTS]
-        self._before = [_gather(parameters), *map(_gather, moments)]
+        self._before = [join(parameters).numpy(), *(join(each).numpy() for each in moments)]
         (group,) = descent.optimizer.param_groups
         self._betas = [float(beta) for beta in group["betas"]]
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
@@ -100,11 +107,6 @@ class TrainedPart:
         )
         """The part in the form that the library takes."""
 
-    @property
-    def steps(self) -> int:
-        """The number of steps that the descent has made."""
-        return int(self.adam.steps - self._steps_before)
-
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
         """View the parts of a vector by parameter name, in the parameters' shapes, sharing its memory."""
         views, start = {}, 0
@@ -115,7 +117,7 @@ class TrainedPart:
 
     def store(self) -> None:
         """Leave parameters, gradients and the optimizer as if it had made the steps itself, if there were any."""
-        if self.steps == 0:
+        if self.adam.steps == self._steps_before:
             return
         for name, gradient in self.views(self.gradient).items():
             self._named[name].grad = th.from_numpy(gradient.copy())  # A callback may have kept the last one.
@@ -138,11 +140,6 @@ class TrainedPart:
             for moment, views in zip(MOMENTS, moments, strict=True):
                 state[moment].detach().numpy()[...] = views[name]
             state["step"].fill_(steps)
-
-
-def _gather(tensors: Iterable[th.Tensor]) -> np.ndarray:
-    """Concatenate tensors into a new vector."""
-    return np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
 
 
 def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
