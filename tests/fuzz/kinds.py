@@ -4,7 +4,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch as th
-from fuzzing import ACTION_SPACES, BOXES, FOR_LSTM, MASKABLE_SPACES, OBSERVATION_SPACES
+from fuzzing import (
+    ACTION_SPACES,
+    BOXES,
+    FOR_LSTM,
+    MASKABLE_SPACES,
+    OBSERVATION_SPACES,
+    SEVERAL,
+    SHAPES,
+    WITHOUT_SEVERAL,
+    boxes,
+)
 from gymnasium import spaces
 from hypothesis import strategies as st
 from masked_envs import masked_envs
@@ -32,12 +42,13 @@ DEVIATIONS: dict[str, st.SearchStrategy[Any]] = {
     "squash_output": st.booleans(),
 }
 MEMORY = {"lstm_hidden_size": st.integers(1, 6), "n_lstm_layers": st.integers(1, 2)}
-MEMORIES = st.sampled_from(
+MEMORIES: st.SearchStrategy[Arguments] = st.sampled_from(
     [
         {},
         {"enable_critic_lstm": False},
         {"enable_critic_lstm": False, "shared_lstm": True, "share_features_extractor": True},
         {"lstm_kwargs": {"bias": False}},
+        {"memory": "gru"},
     ]
 )
 GSDE = st.fixed_dictionaries({"use_sde": st.just(True)}, optional={"sde_sample_freq": st.sampled_from([-1, 1, 3])})
@@ -60,19 +71,65 @@ class Kind(NamedTuple):
         return self.policy.format("MultiInput" if isinstance(observation_space, spaces.Dict) else "Mlp")
 
 
-RECURRENT = st.builds(
-    lambda network, memory: {**network, **memory}, st.fixed_dictionaries(MEMORY, optional=WITH_DEVIATION), MEMORIES
+def networks(optional: Arguments) -> st.SearchStrategy[Arguments]:
+    return st.fixed_dictionaries({}, optional=optional)
+
+
+BOUNDED: st.SearchStrategy[Arguments] = st.sampled_from(
+    [
+        {"distribution": "beta"},
+        {"distribution": "squashed_gaussian"},
+        {"distribution": "squashed_gaussian", "std": "state"},
+        {"distribution": "gaussian", "std": "state"},
+    ]
+)
+# With larger numbers, the standard deviations of new networks may be too large or too small for floats.
+UP_TO_1 = boxes(SHAPES) | MASKABLE_SPACES
+# Actor and critic each see some of these.
+FOR_TWO = st.fixed_dictionaries({key: WITHOUT_SEVERAL | SEVERAL for key in "ab"}).map(spaces.Dict)
+KEYS = st.sampled_from([["a"], ["b"], ["a", "b"]])
+OF_TWO = {name: values for name, values in NETWORK.items() if name != "share_features_extractor"}
+# The arguments of continuous distributions need a Box.
+HYBRID = st.builds(
+    lambda box, others: spaces.Dict({"b": box, **dict(zip("ac", others, strict=False))}),
+    boxes(SHAPES),
+    st.lists(boxes(SHAPES) | MASKABLE_SPACES, max_size=2),
 )
 
 
-def networks(optional: Arguments) -> st.SearchStrategy[Arguments]:
-    return st.fixed_dictionaries({}, optional=optional)
+def merged(first: st.SearchStrategy[Arguments], second: st.SearchStrategy[Arguments]) -> st.SearchStrategy[Arguments]:
+    return st.builds(lambda one, other: {**one, **other}, first, second)
+
+
+def recurrent(optional: Arguments) -> st.SearchStrategy[Arguments]:
+    sizes: st.SearchStrategy[Arguments] = st.fixed_dictionaries(MEMORY, optional=optional)
+    return merged(sizes, MEMORIES)
 
 
 KINDS = {
     "plain": Kind("{}Policy", noise_envs, ACTION_SPACES, networks(WITH_DEVIATION)),
     "gSDE": Kind("{}Policy", noise_envs, BOXES, networks({**WITH_DEVIATION, **DEVIATIONS}), GSDE),
     "masks": Kind("Maskable{}Policy", masked_envs, MASKABLE_SPACES, networks(NETWORK)),
-    "LSTM": Kind("{}LstmPolicy", ragged_envs, ACTION_SPACES, RECURRENT, observation_spaces=FOR_LSTM),
-    "LSTM, gSDE": Kind("{}LstmPolicy", ragged_envs, BOXES, RECURRENT, GSDE, FOR_LSTM),
+    "LSTM": Kind("{}LstmPolicy", ragged_envs, ACTION_SPACES, recurrent(WITH_DEVIATION), observation_spaces=FOR_LSTM),
+    "LSTM, gSDE": Kind("{}LstmPolicy", ragged_envs, BOXES, recurrent(WITH_DEVIATION), GSDE, FOR_LSTM),
+    "masks, LSTM": Kind(
+        "Maskable{}LstmPolicy", masked_envs, MASKABLE_SPACES, recurrent(NETWORK), observation_spaces=FOR_LSTM
+    ),
+    "bounded": Kind(
+        "{}Policy", noise_envs, boxes(SHAPES), merged(networks(WITH_DEVIATION), BOUNDED), observation_spaces=UP_TO_1
+    ),
+    "hybrid": Kind(
+        "{}Policy",
+        noise_envs,
+        HYBRID,
+        networks({**WITH_DEVIATION, "std": st.just("state")}),
+        observation_spaces=UP_TO_1,
+    ),
+    "two views": Kind(
+        "{}Policy",
+        noise_envs,
+        ACTION_SPACES,
+        st.fixed_dictionaries({"actor_keys": KEYS, "critic_keys": KEYS}, optional=OF_TWO),
+        observation_spaces=FOR_TWO,
+    ),
 }

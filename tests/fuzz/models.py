@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from hypothesis import assume
 from hypothesis import strategies as st
 from kinds import KINDS
 from stable_baselines3.common.distributions import (
@@ -18,10 +20,39 @@ from stable_baselines3.common.distributions import (
 from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import collect, in_double_precision
-from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from sb3_ppo_variants import (
+    ApproximateKL,
+    Batch,
+    ExactKL,
+    KLAdaptive,
+    NonFiniteError,
+    Objective,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOFixedKL,
+    PPOUnclipped,
+    RatioDeviation,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.distributions import (
+    BetaDistribution,
+    SquashedStateGaussianDistribution,
+    StateGaussianDistribution,
+)
+from sb3_ppo_variants.hybrid import HybridDistribution
+from sb3_ppo_variants.losses import ClippedError, Huber, ValueLoss
+from sb3_ppo_variants.objectives import EWMA, TRGPPO, ReverseKL, list_objectives
 
 State = dict[str, Any]
-GAUSSIANS = DiagGaussianDistribution | StateDependentNoiseDistribution
+WITHOUT_PROBABILITIES = (
+    DiagGaussianDistribution
+    | StateDependentNoiseDistribution
+    | BernoulliDistribution
+    | BetaDistribution
+    | SquashedStateGaussianDistribution
+    | StateGaussianDistribution
+)
 
 
 def scheduled(low: float, high: float) -> st.SearchStrategy[Any]:
@@ -47,14 +78,51 @@ SEPARATE = st.builds(
     value_max_grad_norm=optional(st.floats(0, 1)),
 )
 # If advantages are normalised, each minibatch needs at least two rows, except the last one.
+
+
+@dataclass(frozen=True)
+class Quartic(ValueLoss):
+    """A value loss as a user writes it."""
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return ((values - returns) ** 4 + 0.1 * (values - old_values) ** 2).mean()
+
+
+@dataclass(frozen=True)
+class Everything(Objective):
+    """Reads what an objective may know of most policies."""
+
+    needs_kl = True
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        penalty = batch.kl + 0.5 * batch.reverse_kl - 0.01 * batch.entropy
+        return (penalty - batch.ratio * batch.advantages).mean()
+
+
+SMALL = st.sampled_from([1e-6, 1e-3, 0.1])
+STOPS = st.one_of(
+    st.builds(ApproximateKL, SMALL), st.builds(ExactKL, SMALL), st.builds(RatioDeviation, st.sampled_from([1e-3, 0.3]))
+)
+VALUE_LOSSES = st.one_of(
+    st.builds(Huber, st.floats(1e-2, 10)),
+    st.builds(ClippedError, st.floats(1e-3, 1), st.booleans()),
+    st.just(Quartic()),
+)
+# The step size can only fall: it may rise because of a KL that consists of rounding errors.
+ADAPTIVE = st.builds(
+    KLAdaptive,
+    desired_kl=st.sampled_from([1e-4, 0.01]),
+    every=st.sampled_from(["update", "minibatch"]),
+    max_learning_rate=st.just(3e-4),
+)
 SETTINGS = st.fixed_dictionaries(
     {"n_steps": st.integers(2, 9), "batch_size": st.integers(2, 20), "n_epochs": st.integers(1, 3)},
     optional={
-        "learning_rate": STEP_SIZES,
+        "learning_rate": STEP_SIZES | ADAPTIVE,
         "gamma": st.floats(0, 1),
         "gae_lambda": st.floats(0, 1),
         "clip_range_vf": optional(scheduled(1e-3, 1)),
-        "normalize_advantage": st.booleans(),
+        "normalize_advantage": st.sampled_from([False, True, "rollout"]),
         "ent_coef": st.floats(-0.1, 0.1),
         "vf_coef": st.floats(0, 2),
         "max_grad_norm": st.sampled_from([0.0, 0.01, 0.5, np.inf]),
@@ -72,22 +140,34 @@ SINGLE_ROWS = st.fixed_dictionaries(
 )
 CLIP = st.fixed_dictionaries({}, optional={"clip_range": scheduled(1e-3, 1)})
 KL = st.fixed_dictionaries({"kl_coef": st.floats(1e-3, 10)}, optional={"clip_range": optional(st.floats(1e-3, 1))})
+# The classes below make the others, which have no defaults.
+OTHERS = {*list_objectives()} - {"AdaptiveKL", "Clipped", "KLPenalized", "Unclipped"}
+CUSTOM = st.sampled_from([*(list_objectives()[name]() for name in sorted(OTHERS)), EWMA(ReverseKL()), Everything()])
 OBJECTIVES: st.SearchStrategy[tuple[Any, dict[str, Any]]] = st.one_of(
     st.tuples(st.just(PPOClip), CLIP),
     st.tuples(st.just(PPOUnclipped), st.just({})),
     st.tuples(st.just(PPOFixedKL), KL),
     st.tuples(st.just(PPOAdaptiveKL), KL),
+    st.tuples(st.just(PPOCustom), st.builds(lambda objective: {"objective": objective}, CUSTOM)),
 )
+# Of each pair, one excludes the other.
+ONE_OF_TWO = {"value_loss": ("clip_range_vf", VALUE_LOSSES), "stop": ("target_kl", STOPS)}
 
 
 @st.composite
 def made(draw: st.DrawFn, settings: st.SearchStrategy[Any] = SETTINGS | SINGLE_ROWS, most_envs: int = 3) -> Any:
     """Draw a random model of any kind."""
     cls, own = draw(OBJECTIVES)
-    kind = draw(st.sampled_from([*KINDS.values()]))
+    name = draw(st.sampled_from([*KINDS]))
+    # It does not know the distributions of actions that are squashed, bounded or of several kinds.
+    assume(not (isinstance(own.get("objective"), TRGPPO) and ("gSDE" in name or name in ("bounded", "hybrid"))))
+    kind = KINDS[name]
     observation_space = draw(kind.observation_spaces)
     env = kind.make_envs(draw(kind.action_spaces), observation_space, draw(st.integers(1, most_envs)))
     arguments = draw(settings) | draw(kind.settings) | own | {"policy_kwargs": draw(kind.networks)}
+    for name, (excluded, values) in ONE_OF_TWO.items():
+        if excluded not in arguments:
+            arguments[name] = draw(optional(values))
     arguments["seed"] = draw(st.integers(0, 99))
     return cls(kind.policy_of(observation_space), env, fast=False, device="cpu", **arguments)
 
@@ -97,7 +177,8 @@ def collected(draw: st.DrawFn) -> Any:
     """Draw a random model with a full rollout buffer, whose policy has since changed."""
     model = draw(made())
     collect(model)
-    moved = draw(st.sampled_from([0.0, 0.01, 0.3, 3.0]))
+    # Large weights would make standard deviations that are outputs of the network too large or too small for floats.
+    moved = draw(st.sampled_from([0.0, 0.01, 0.3, *([] if "std" in model.policy_kwargs else [3.0])]))
     for parameter in model.policy.parameters():
         parameter.data += moved * th.randn(parameter.shape)
     if model.use_sde:
@@ -113,7 +194,7 @@ PATHS = ("reference", "native")
 @contextmanager
 def along(path: str, model: Any) -> Iterator[None]:
     """Run the model on a path, or on the next slower one that supports it, while the context is active."""
-    model.fast = path != "reference"
+    model.fast = False if path == "reference" else "auto"
     yield
 
 
@@ -123,23 +204,37 @@ def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     in_double_precision(monkeypatch, model)
     buffer = model.rollout_buffer
     if old is not None:
-        has_probabilities = not isinstance(model.policy.action_dist, GAUSSIANS | BernoulliDistribution)
-        # Rounded to single precision, log-probabilities no longer add up to 1, which counts in double precision.
-        exact = (column.double().log_softmax(dim=1) if has_probabilities else column.double() for column in old)
-        buffer.old_parameters = tuple(exact)
+        buffer.old_parameters = tuple(exact(model.policy.action_dist, list(old)))
     for name in ("hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"):
         if hasattr(buffer, name):
             setattr(buffer, name, getattr(buffer, name).astype(np.float64))
 
 
+def exact(distribution: Any, columns: list[th.Tensor]) -> Iterator[th.Tensor]:
+    """Yield parameters that were rounded to single precision as valid parameters in double precision."""
+    if isinstance(distribution, HybridDistribution):
+        for part in distribution.parts:
+            yield from exact(part, columns)
+    elif isinstance(distribution, WITHOUT_PROBABILITIES):
+        yield from [columns.pop(0).double() for _ in range(1 if isinstance(distribution, BernoulliDistribution) else 2)]
+    else:
+        for _ in range(len(getattr(distribution, "action_dims", [0]))):
+            # Rounded, log-probabilities no longer add up to 1, which counts in double precision.
+            yield columns.pop(0).double().log_softmax(dim=1)
+
+
 def state_of(model: Any) -> State:
     """Return everything that an update changes."""
     optimizers = [model.policy.optimizer, *([model.value_optimizer] if hasattr(model, "value_optimizer") else [])]
+    proximal = model.proximal_policy
     return {
         "policy": {name: tensor.clone() for name, tensor in model.policy.state_dict().items()},
         "optimizers": [deepcopy(optimizer.state_dict()) for optimizer in optimizers],
         "updates": model._n_updates,
         "kl_coef": getattr(model, "_adapted_kl_coef", None),
+        "objective": getattr(getattr(model, "objective", None), "kl_coef", None),
+        "step size": getattr(model.learning_rate, "learning_rate", None),
+        "proximal": None if proximal is None else deepcopy(proximal.state_dict()),
     }
 
 

@@ -45,28 +45,34 @@ def test_good_spaces_train_and_predict(data: st.DataObject) -> None:
     if kind_of(model.policy).takes_masks:
         given_masks = {"action_masks": np.stack(model.env.env_method("action_masks"))}
     actions = model.predict(observations, **given_masks)[0]
-    assert all(np.asarray(action, model.action_space.dtype) in model.action_space for action in actions)
+    if not isinstance(model.action_space, spaces.Dict):
+        actions = np.asarray(actions, model.action_space.dtype)
+    assert all(action in model.action_space for action in actions)
     assert "train/kl" in model.logger.name_to_value
 
 
 @fuzz(examples=20, endless=50)
-@given(cls=OBJECTIVES.map(lambda pair: pair[0]), action_space=NO_ACTIONS)
-def test_bad_actions_are_refused(cls: Any, action_space: spaces.Space) -> None:
+@given(objective=OBJECTIVES, action_space=NO_ACTIONS)
+def test_bad_actions_are_refused(objective: Any, action_space: spaces.Space) -> None:
+    cls, arguments = objective
     with pytest.raises(ArgumentError, match=r"^env.action_space"):
-        cls("MlpPolicy", NoiseEnv(action_space))
+        cls("MlpPolicy", NoiseEnv(action_space), **arguments)
 
 
 @fuzz(examples=20, endless=50)
-@given(cls=OBJECTIVES.map(lambda pair: pair[0]), observation_space=NO_OBSERVATIONS)
-def test_bad_observations_are_refused(cls: Any, observation_space: spaces.Space) -> None:
+@given(objective=OBJECTIVES, observation_space=NO_OBSERVATIONS)
+def test_bad_observations_are_refused(objective: Any, observation_space: spaces.Space) -> None:
+    cls, arguments = objective
     env: gym.Env = NoiseEnv(spaces.Discrete(2), observation_space)
     with pytest.raises(ArgumentError, match=r"^env.observation_space"):
-        cls(KINDS["plain"].policy_of(observation_space), env)
+        cls(KINDS["plain"].policy_of(observation_space), env, **arguments)
 
 
 @pytest.mark.filterwarnings("ignore")
 @fuzz(examples=10, endless=30)
-@given(cls=OBJECTIVES.map(lambda pair: pair[0]), observation_space=st.one_of(NESTED, TUPLES))
-def test_observations_that_sb3_refuses(cls: Any, observation_space: spaces.Space) -> None:
+@given(objective=OBJECTIVES, observation_space=st.one_of(NESTED, TUPLES))
+def test_observations_that_sb3_refuses(objective: Any, observation_space: spaces.Space) -> None:
+    cls, arguments = objective
+    env = NoiseEnv(spaces.Discrete(2), observation_space)
     with pytest.raises((NotImplementedError, ArgumentError, TypeError, ValueError)):
-        cls(KINDS["plain"].policy_of(observation_space), NoiseEnv(spaces.Discrete(2), observation_space))
+        cls(KINDS["plain"].policy_of(observation_space), env, **arguments)
