@@ -234,7 +234,8 @@ def state_of(model: Any) -> State:
         "kl_coef": getattr(model, "_adapted_kl_coef", None),
         "objective": getattr(getattr(model, "objective", None), "kl_coef", None),
         "step size": getattr(model.learning_rate, "learning_rate", None),
-        "proximal": None if proximal is None else deepcopy(proximal.state_dict()),
+        # A new one is made anew, with the weights of the moment.
+        "proximal": None if proximal is None or proximal.is_new else deepcopy(proximal.state_dict()),
     }
 
 
