@@ -29,10 +29,8 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
-from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.backends.choice import choose
@@ -40,13 +38,9 @@ from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
-from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.guards.capabilities import has_attr
-from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
-from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
+from sb3_ppo_variants.guards.masks import own_space, random_actions
 from sb3_ppo_variants.recipes.recipe import Recipe, Wrappers, list_wrappers
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.plain import Values
@@ -251,9 +245,7 @@ def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tr
 def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:
     """Act, and return the number of steps that were made, and what computed them."""
     env = made.make_env(seed=run.seed)
-    # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
-    as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
-    space = env.get_attr("own_action_space")[0] if as_drawn else env.action_space
+    space = own_space(env)
     space.seed(run.seed)
     env.reset()
     steps = 0
@@ -263,23 +255,6 @@ def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]
         state.note(steps, infos)
     env.close()
     return steps, {"numerics": numerics(None), "vec_env": type(env.unwrapped).__name__}
-
-
-def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
-    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
-    space = env.action_space if space is None else space
-    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
-        samples = [space.sample() for _ in range(env.num_envs)]
-        return samples if is_hybrid(space) else np.array(samples)
-    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
-    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
-    drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
-    if not is_hybrid(space):
-        return drawn.reshape(env.num_envs, *(space.shape or ()))
-    layout = HybridLayout(space)
-    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
-    rows[:, layout.discrete] = drawn
-    return layout.for_envs(rows)
 
 
 def _measure(episodes: Episodes, steps: int) -> Result:

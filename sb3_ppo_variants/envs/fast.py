@@ -27,6 +27,7 @@ from sb3_ppo_variants.envs.making import (
 from sb3_ppo_variants.envs.mujoco_tasks import TASKS
 from sb3_ppo_variants.envs.mujoco_vec_env import make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.guards.masks import own_space, random_actions
 
 WrapperClass = Callable[[gym.Env], gym.Env]
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16
@@ -147,12 +148,14 @@ def seconds_per_step(env: gym.Env) -> float:
 
     The median hardly depends on what else runs on the machine, and leaves out the resets.
     """
+    as_one = DummyVecEnv([lambda: env])  # Random actions keep to its masks.
     env.reset(seed=0)
-    env.action_space.seed(0)
+    space = own_space(as_one)
+    space.seed(0)
     seconds: list[float] = []
     end = time.perf_counter() + MOST_SECONDS
     while len(seconds) < MOST_STEPS and time.perf_counter() < end:
-        action = env.action_space.sample()
+        action = random_actions(as_one, space)[0]
         start = time.perf_counter()
         _, _, terminated, truncated, _ = env.step(action)
         seconds.append(time.perf_counter() - start)
