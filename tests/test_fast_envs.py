@@ -11,6 +11,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
@@ -77,8 +78,9 @@ def test_exact_games(capsys: pytest.CaptureFixture[str]) -> None:
     ours = make_fast_vec_env(BREAKOUT, 2, seed=5, exact=True, env_kwargs={"render_mode": "rgb_array"})
     assert "of make_atari_env for 2 x BreakoutNoFrameskip-v4: a step takes" in capsys.readouterr().out
     same(ours, VecFrameStack(make_atari_env(BREAKOUT, 2, seed=5), 4), 20)
-    with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
-        make_fast_vec_env("ALE/Breakout-v5", exact=True)
+    for arguments in ({"exact": True}, {"wrapper_class": AtariWrapper}):
+        with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
+            make_fast_vec_env("ALE/Breakout-v5", **arguments)
 
 
 def chosen(capsys: pytest.CaptureFixture[str], *args: Any, **kwargs: Any) -> str:

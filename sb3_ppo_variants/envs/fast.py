@@ -98,12 +98,14 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     is_batch = is_plain and spec.id in TASKS and has_batches and common["n_envs"] > 1
     if is_batch and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
-    if is_plain and is_atari(spec):
-        if not exact:
+    if is_atari(spec):
+        if is_plain and not exact:
             return "make_ale_vec_env", "ALE's vector environment", partial(make_ale_vec_env, spec.id, **common)
-        check_frame_skip(spec.id, env_kwargs=env_kwargs)
-        name, why, make = _single(spec, AtariWrapper, common)
-        return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
+        if wrapper_class in (None, AtariWrapper):
+            check_frame_skip(spec.id, env_kwargs=env_kwargs)
+        if is_plain:
+            name, why, make = _single(spec, AtariWrapper, common)
+            return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
     if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
         return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
