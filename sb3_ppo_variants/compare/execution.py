@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
-from sb3_ppo_variants.recipes.recipe import Recipe, Wrappers, list_wrappers
+from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.plain import Values
 
@@ -217,9 +218,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
     described["versions"] |= installed_versions()
-    wrappers, objective = run.hyperparameters.get("env_wrapper"), run.hyperparameters.get("objective")
-    modules = own_modules(run.algorithm, run.env, wrappers, str(objective))
-    return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
+    return cast(Record, {**made, **described, "modules": own_modules(run), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
 def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
@@ -345,12 +344,12 @@ def packaged_modules() -> set[str]:
     return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
 
 
-def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "") -> dict[str, str]:
+def own_modules(run: Run) -> dict[str, str]:
     """Hash each imported module that a run names and that no installed package contains."""
-    named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
-    entry = gym.registry[env].entry_point if env in gym.registry else None
-    texts = (algorithm, objective, entry if isinstance(entry, str) else "")
-    paths = {*named, *(text.partition(":")[0].strip() for text in texts)}
+    spec = gym.registry.get(run.env.rpartition(":")[2])
+    named = [run.algorithm, run.env, spec and str(spec.entry_point), run.identity["hyperparameters"]]
+    words = re.findall(r"[^\W\d][\w.]*", str(named))
+    paths = {path for word in words for path in (word, word.rpartition(".")[0])}
     own = [path for path in sorted(paths) if path.partition(".")[0] not in packaged_modules()]
     files = {path: getattr(sys.modules.get(path), "__file__", None) for path in own}
     return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
