@@ -120,8 +120,9 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
         ("zoo=empty", "cannot be read: EOFError"),
         ("zoo=damaged", "cannot be read: BadZipFile"),
-        ("zoo@A-v0=infinite.csv", "has an episode whose return is inf; leave out its run"),
-        ("zoo@A-v0=unknown", "has an episode whose return is nan; leave out its run"),
+        ("zoo@A-v0=infinite.csv", "has an episode whose return or step is inf; leave out its run"),
+        ("zoo@A-v0=endless.csv", "has an episode whose return or step is inf; leave out its run"),
+        ("zoo@A-v0=unknown", "has an episode whose return or step is nan; leave out its run"),
     ],
 )
 def test_what_cannot_be_added_is_refused(
@@ -131,6 +132,7 @@ def test_what_cannot_be_added_is_refused(
     Path("run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
     Path("torn.csv").write_text("")
     Path("infinite.csv").write_text("global_step,charts/episodic_return\n1,inf\n2,3\n")
+    Path("endless.csv").write_text("global_step,charts/episodic_return\n1,2\ninf,3\n")
     Path("unknown").mkdir()
     np.savez("unknown/evaluations.npz", timesteps=[100], results=[[1.0, np.nan]])
     for folder, content in (("empty", b""), ("damaged", b"PK\x03\x04")):
