@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run as WandbRun
 
 SECONDS_BETWEEN_STATES = 1.0
+# Weights & Biases refuses names of runs and groups with more characters.
+LONGEST = 128
 # Environments and algorithms come from these packages, so that their versions matter where they are installed.
 PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
 # The logged values to keep: names of SB3 and of this package, without "train/".
@@ -152,14 +154,20 @@ class Tracking:
                 self.wandb_folder.mkdir(parents=True, exist_ok=True)
                 described = run.identity
                 tracked = wandb.init(
-                    project=self.wandb, dir=self.wandb_folder, name=f"{run.label}, {run.env}, seed {run.seed}",
-                    group=f"{run.label}, {run.env}", config={**described.pop("hyperparameters"), **described},
+                    project=self.wandb, dir=self.wandb_folder, group=_shorten(f"{run.label}, {run.env}"),
+                    name=_shorten(f"{run.label}, {run.env}, seed {run.seed}"),
+                    config={**described.pop("hyperparameters"), **described},
                     settings=wandb.Settings(silent=True, console="off"),
                 )  # fmt: skip
                 formats.append(ToWandb(stack.enter_context(tracked)))
             if formats:
                 model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
             yield
+
+
+def _shorten(text: str) -> str:
+    """Shorten a text to what Weights & Biases takes as a name, with a digest that tells it apart from others."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 13]} {digest(text)}"
 
 
 class ToWandb(KVWriter):
