@@ -319,18 +319,18 @@ def describe(value: object, at: Sequence[float] = THROUGHOUT) -> str:
     if is_dataclass(value) and not isinstance(value, type):  # An objective or updates, which may contain functions.
         parts = [f"{field.name}={describe(getattr(value, field.name), at)}" for field in fields(value)]
         return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(" at 0x[0-9a-fA-F]+", "", str(_sort_sets(value)))
+    return re.sub(" at 0x[0-9a-fA-F]+", "", str(_sort(value)))
 
 
-def _sort_sets(value: object) -> object:
-    """Replace sets, whose order differs between processes, by sorted lists, also within dictionaries and lists."""
+def _sort(value: object) -> object:
+    """Replace sets, whose order differs between processes, by sorted lists, and sort dicts; also within lists."""
     if isinstance(value, set | frozenset):
-        return sorted(map(_sort_sets, value), key=repr)
+        return sorted(map(_sort, value), key=repr)
     if type(value) is dict:
-        return {key: _sort_sets(part) for key, part in value.items()}
+        return {key: _sort(value[key]) for key in sorted(value, key=repr)}
     if type(value) is tuple:
-        return tuple(map(_sort_sets, value))
-    return [*map(_sort_sets, value)] if type(value) is list else value
+        return tuple(map(_sort, value))
+    return [*map(_sort, value)] if type(value) is list else value
 
 
 def refuse_differences(each: Sequence[Mapping[str, str]]) -> None:
