@@ -258,7 +258,7 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
 
     :param data_parallel: ``"auto"`` uses the process group if one is initialised; True requires a group, and
         initialises it if torchrun started this process; False trains alone
-    :raises ArgumentError: if a group is required and there is none
+    :raises ArgumentError: if a group is required and there is none, or it has no backend for tensors on CPUs
     """
     if data_parallel is False or (data_parallel == "auto" and not dist.is_available()):
         return ALONE
@@ -278,6 +278,12 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     if world is None or dist.get_world_size() == 1:
         return ALONE
     if DistributedProcesses.latest is None or DistributedProcesses.latest.world() is not world:
+        if "cpu:" not in (backends := dist.get_backend_config()):
+            raise ArgumentError(
+                f"data_parallel={data_parallel!r} needs a process group that can exchange tensors on CPUs too, but its "
+                f"backends are {backends!r}: call init_processes(), or torch.distributed.init_process_group() with "
+                "'cpu:gloo,cuda:nccl' or 'gloo'"
+            )
         DistributedProcesses.latest = DistributedProcesses(world)
     return DistributedProcesses.latest
 
