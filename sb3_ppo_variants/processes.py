@@ -258,7 +258,7 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
 
     :param data_parallel: ``"auto"`` uses the process group if one is initialised; True requires a group, and
         initialises it if torchrun started this process; False trains alone
-    :raises ArgumentError: if a group is required and there is none
+    :raises ArgumentError: if a group is required and there is none, or it has no backend for tensors on CPUs
     """
     if data_parallel is False or (data_parallel == "auto" and not dist.is_available()):
         return ALONE
@@ -278,6 +278,12 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     if world is None or dist.get_world_size() == 1:
         return ALONE
     if DistributedProcesses.latest is None or DistributedProcesses.latest.world() is not world:
+        if "cpu:" not in (backends := dist.get_backend_config()):
+            raise ArgumentError(
+                f"data_parallel={data_parallel!r} needs a process group that can exchange tensors on CPUs too, but its "
+                f"backends are {backends!r}: call init_processes(), or torch.distributed.init_process_group() with "
+                "'cpu:gloo,cuda:nccl' or 'gloo'"
+            )
         DistributedProcesses.latest = DistributedProcesses(world)
     return DistributedProcesses.latest
 
@@ -319,18 +325,18 @@ def describe(value: object, at: Sequence[float] = THROUGHOUT) -> str:
     if is_dataclass(value) and not isinstance(value, type):  # An objective or updates, which may contain functions.
         parts = [f"{field.name}={describe(getattr(value, field.name), at)}" for field in fields(value)]
         return f"{type(value).__name__}({', '.join(parts)})"
-    return re.sub(" at 0x[0-9a-fA-F]+", "", str(_sort_sets(value)))
+    return re.sub(" at 0x[0-9a-fA-F]+", "", str(_sort(value)))
 
 
-def _sort_sets(value: object) -> object:
-    """Replace sets, whose order differs between processes, by sorted lists, also within dictionaries and lists."""
+def _sort(value: object) -> object:
+    """Replace sets, whose order differs between processes, by sorted lists, and sort dicts; also within lists."""
     if isinstance(value, set | frozenset):
-        return sorted(map(_sort_sets, value), key=repr)
+        return sorted(map(_sort, value), key=repr)
     if type(value) is dict:
-        return {key: _sort_sets(part) for key, part in value.items()}
+        return {key: _sort(value[key]) for key in sorted(value, key=repr)}
     if type(value) is tuple:
-        return tuple(map(_sort_sets, value))
-    return [*map(_sort_sets, value)] if type(value) is list else value
+        return tuple(map(_sort, value))
+    return [*map(_sort, value)] if type(value) is list else value
 
 
 def refuse_differences(each: Sequence[Mapping[str, str]]) -> None:

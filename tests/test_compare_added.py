@@ -3,12 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import RECORDS, record, text_of, write
+from comparing import RECORDS, planned, record, text_of, write
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 
@@ -120,8 +121,9 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
         ("zoo=empty", "cannot be read: EOFError"),
         ("zoo=damaged", "cannot be read: BadZipFile"),
-        ("zoo@A-v0=infinite.csv", "has an episode whose return is inf; leave out its run"),
-        ("zoo@A-v0=unknown", "has an episode whose return is nan; leave out its run"),
+        ("zoo@A-v0=infinite.csv", "has an episode whose return or step is inf; leave out its run"),
+        ("zoo@A-v0=endless.csv", "has an episode whose return or step is inf; leave out its run"),
+        ("zoo@A-v0=unknown", "has an episode whose return or step is nan; leave out its run"),
     ],
 )
 def test_what_cannot_be_added_is_refused(
@@ -131,6 +133,7 @@ def test_what_cannot_be_added_is_refused(
     Path("run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
     Path("torn.csv").write_text("")
     Path("infinite.csv").write_text("global_step,charts/episodic_return\n1,inf\n2,3\n")
+    Path("endless.csv").write_text("global_step,charts/episodic_return\n1,2\ninf,3\n")
     Path("unknown").mkdir()
     np.savez("unknown/evaluations.npz", timesteps=[100], results=[[1.0, np.nan]])
     for folder, content in (("empty", b""), ("damaged", b"PK\x03\x04")):
@@ -187,6 +190,21 @@ def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypat
     # SB3 logs the statistics of an update with the next rollout.
     assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
+
+
+def test_names_are_not_longer_than_weights_and_biases_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has at most 128 characters, which a setting of the paper's Figure 3 exceeds."""
+    wandb = pytest.importorskip("wandb")
+    init = MagicMock()  # Its result is a context.
+    monkeypatch.setattr(wandb, "init", init)
+    runs = [run for run in planned(["--preset", "paper-figure3"]).runs if run.algorithm]
+    for run in runs:
+        with Tracking(wandb="trial", wandb_folder=tmp_path).log(run, MagicMock()):
+            pass
+    names, groups = ([call.kwargs[key] for call in init.call_args_list] for key in ("name", "group"))
+    assert max(map(len, names)) == max(map(len, groups)) == 128
+    assert len(set(names)) == len(runs) and len(set(groups)) == len(runs) / 3
+    assert "sb3_a2c, Hopper-v5, seed 0" in names and "sb3_a2c, Hopper-v5" in groups
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Where the runs of a comparison are made: in local processes or on a cluster."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
 def test_a_pool_that_can_not_be_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=message):
         compare(tmp_path, *options)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
+def test_there_are_no_more_jobs_than_cores_that_may_be_used() -> None:
+    """A batch system such as Slurm gives a process some of the cores of its machine."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with connect("loky", None, None) as pool:
+            assert (pool.jobs, pool.cores) == (1, 1)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @pytest.mark.parametrize("backend, package", [("ray", "ray"), ("dask", "distributed")])

@@ -3,14 +3,18 @@
 import hashlib
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.compare.execution import installed_versions, numerics, own_modules, processor
+from sb3_ppo_variants.compare.plan import Run
 
 MODULE = """
 import gymnasium as gym
@@ -42,21 +46,33 @@ def test_versions_of_packages_with_environments_are_recorded() -> None:
     assert installed_versions()["mujoco"] == mujoco.__version__
 
 
+def run_of(algorithm: str = "", env: str = "CartPole-v1", **hyperparameters: Any) -> Run:
+    return Run("setting", algorithm, env, 0, 100, hyperparameters, {})
+
+
 def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_the_user.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    __import__("of_the_user")
-    monkeypatch.setitem(gym.registry, "Own-v0", gym.envs.registration.EnvSpec("Own-v0", "of_the_user:Still"))
-    digest = hashlib.sha256(MODULE.encode()).hexdigest()
-    expected = {"of_the_user": digest[:12]}
-    assert own_modules("of_the_user:Still", "CartPole-v1", None) == expected
-    assert own_modules("", "Own-v0", None) == expected
-    assert own_modules("", "CartPole-v1", None, "of_the_user:Pull(0.2)") == expected
-    assert own_modules("", "CartPole-v1", None, "Clipped(0.2)") == {}
-    wrappers: Any = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
-    assert own_modules("sb3_ppo_variants:PPOClip", "CartPole-v1", wrappers) == expected
+    module = import_module("of_the_user")
+    for env, entry_point in {"Own-v0": "of_the_user:Still", "Called-v0": module.Still, "Other-v0": CartPoleEnv}.items():
+        monkeypatch.setitem(gym.registry, env, EnvSpec(env, entry_point))
+    wrappers = ["gymnasium.wrappers.TimeAwareObservation", {"of_the_user.Still": {"a": 1}}]
+    for run in (
+        run_of("of_the_user:Still"),
+        run_of(env="Own-v0"),
+        run_of(env="Called-v0"),
+        run_of(env="of_the_user:Other-v0"),
+        run_of(objective="of_the_user:Pull(0.2)"),
+        run_of("sb3_ppo_variants:PPOClip", env_wrapper=wrappers),
+        run_of(env_wrapper=module.Still),
+        run_of(policy="of_the_user.Policy"),
+        run_of(policy_kwargs={"features_extractor_class": "of_the_user.Extractor"}),
+    ):
+        assert own_modules(run) == {"of_the_user": hashlib.sha256(MODULE.encode()).hexdigest()[:12]}, run
+    assert own_modules(run_of(objective="Clipped(0.2)", learning_rate="lin_0.0003")) == {}
     sys.modules.pop("of_the_user")
 
 
 def test_modules_of_packages_are_left_to_their_versions() -> None:
-    assert own_modules("stable_baselines3:PPO", "CartPole-v1", "sb3_ppo_variants.envs.ActionsAsDrawn") == {}
+    run = run_of("stable_baselines3:PPO", "ALE/Pong-v5", env_wrapper="sb3_ppo_variants.envs.ActionsAsDrawn")
+    assert own_modules(run) == {}

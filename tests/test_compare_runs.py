@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import InProcess, Lost, compare, contents, files, written
+from comparing import ALGOS, SHORT, InProcess, Lost, compare, contents, files, planned, record, write, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
@@ -227,6 +227,18 @@ def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(RunState, "close", lambda _: None)
     assert compare(tmp_path) == 0
     assert (tmp_path / "running").is_dir() and not list((tmp_path / "running").iterdir())
+
+
+def test_files_of_the_user_are_not_removed(tmp_path: Path) -> None:
+    runs = planned([*ALGOS, *SHORT]).runs
+    write(tmp_path, [record(run.label, run.env, run.seed, 1.0, name=run.name) for run in runs])
+    left = [tmp_path / "running" / f"{runs[-1].name}.{suffix}" for suffix in ("json", "tmp")]
+    own = tmp_path / "running" / "notes.txt"
+    own.parent.mkdir()
+    for file in (*left, own):
+        file.write_text("{}")
+    assert compare(tmp_path) == 0
+    assert list(own.parent.iterdir()) == [own]
 
 
 @pytest.mark.slow

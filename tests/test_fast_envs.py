@@ -9,14 +9,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
+from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.envs import MujocoVecEnv, SafeSubprocVecEnv, fast, make_fast_vec_env
+from sb3_ppo_variants.envs import ActionsAsDrawn, MujocoVecEnv, SafeSubprocVecEnv, fast, make_fast_vec_env
 from sb3_ppo_variants.envs.cores import count_cores, limit_cores
 from sb3_ppo_variants.recipes import recipe
 
@@ -76,8 +78,9 @@ def test_exact_games(capsys: pytest.CaptureFixture[str]) -> None:
     ours = make_fast_vec_env(BREAKOUT, 2, seed=5, exact=True, env_kwargs={"render_mode": "rgb_array"})
     assert "of make_atari_env for 2 x BreakoutNoFrameskip-v4: a step takes" in capsys.readouterr().out
     same(ours, VecFrameStack(make_atari_env(BREAKOUT, 2, seed=5), 4), 20)
-    with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
-        make_fast_vec_env("ALE/Breakout-v5", exact=True)
+    for arguments in ({"exact": True}, {"wrapper_class": AtariWrapper}):
+        with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
+            make_fast_vec_env("ALE/Breakout-v5", **arguments)
 
 
 def chosen(capsys: pytest.CaptureFixture[str], *args: Any, **kwargs: Any) -> str:
@@ -113,6 +116,24 @@ def test_workers_for_long_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert chosen(capsys, env_id, 4) == "SafeSubprocVecEnv"
     assert chosen(capsys, env_id, 1) == "DummyVecEnv"
     assert chosen(capsys, registered(monkeypatch, partial(NoiseEnv, BOX)), 4) == "DummyVecEnv"
+
+
+class Within(NoiseEnv):
+    """Fails if an action is out of its bounds."""
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        return super().step(action)
+
+
+@pytest.mark.usefixtures("cores")
+def test_actions_that_are_not_allowed_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The task raises an error for jobs that are done, and numbers between the widest bounds would overflow."""
+    assert chosen(capsys, "sb3_ppo_variants.tasks:Scheduling-v0", 2) == "DummyVecEnv"
+    env_id = registered(monkeypatch, partial(Within, Box(-1, 1, (2,), np.float64)))
+    assert chosen(capsys, env_id, 2, wrapper_class=ActionsAsDrawn) == "DummyVecEnv"
 
 
 @pytest.mark.usefixtures("cores")

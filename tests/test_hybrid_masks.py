@@ -38,10 +38,9 @@ from helpers import (
     small,
 )
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
-from sb3_ppo_variants.compare.execution import random_actions
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.guards.masks import MaskCheck, check_given
+from sb3_ppo_variants.guards.masks import MaskCheck, check_given, random_actions
 from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import HybridLayout

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from masked_envs import MASKED_SPACES, masked_envs
 
-from sb3_ppo_variants.compare.execution import random_actions
+from sb3_ppo_variants.guards.masks import random_actions
 
 
 @pytest.mark.parametrize("name", MASKED_SPACES)

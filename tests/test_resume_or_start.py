@@ -193,10 +193,11 @@ def test_arguments_that_had_adapted_before_the_first_checkpoint(cls: Any, argume
 
 
 def test_what_may_be_another(tmp_path: Path) -> None:
-    submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8]})
-    logs = str(tmp_path / "logs")
-    model = submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8]}, verbose=1, tensorboard_log=logs)
-    assert (model.verbose, model.tensorboard_log) == (1, logs)
+    submitted(PPOClip, tmp_path / "ckpt", policy_kwargs={"net_arch": [8], "ortho_init": False})
+    others: dict[str, Any] = {"verbose": 1, "tensorboard_log": str(tmp_path / "logs")}
+    others["policy_kwargs"] = {"ortho_init": False, "net_arch": [8]}  # In another order.
+    model = submitted(PPOClip, tmp_path / "ckpt", **others)
+    assert (model.verbose, model.tensorboard_log) == (1, others["tensorboard_log"])
 
 
 def test_a_folder_that_is_damaged_is_not_started_anew(tmp_path: Path) -> None:

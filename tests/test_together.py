@@ -24,11 +24,13 @@ from sb3_ppo_variants import (
     KLAdaptive,
     PPOAdaptiveKL,
     PPOClip,
+    PPOCustom,
     PPOFixedKL,
     PPOUnclipped,
     RatioDeviation,
     SeparateUpdates,
 )
+from sb3_ppo_variants.objectives import list_objectives, surrogates
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 2
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -48,6 +50,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, learning_rate=1e-3)}),
     "rate in minibatches": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, every="minibatch")}),
     "masked": (PPOAdaptiveKL, {"policy": "MaskableMlpPolicy", "clip_range_vf": 0.2}),
+}
+# The objectives that have no class of their own. The hinge of ``KLHinge`` is of a mean, so that it is of each process.
+CASES |= {
+    name: (PPOCustom, {"objective": cls()})
+    for name, cls in list_objectives().items()
+    if cls.__module__ != surrogates.__name__ and name != "KLHinge"
 }
 PATHS = ("reference", "arrays", "native")
 # The columns of rollouts, and which dimension of each is that of the environments.

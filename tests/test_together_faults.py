@@ -9,6 +9,7 @@ from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +20,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import BackendConfig, _get_default_store
 
 from fresh import ended, run_code_anew, run_module
 from helpers import NoiseEnv
@@ -331,6 +332,17 @@ def test_weights_that_differ_are_an_error_at_the_next_update() -> None:
 def test_a_group_is_needed_where_it_is_asked_for() -> None:
     with pytest.raises(ArgumentError, match="data_parallel=True needs a process group: start the script with torchrun"):
         PPOClip("MlpPolicy", "CartPole-v1", data_parallel=True)
+
+
+def with_nccl() -> None:
+    with patch("torch.distributed.get_backend_config", lambda: str(BackendConfig(dist.Backend("nccl")))):
+        learn("none", 0, False)
+
+
+def test_a_group_needs_a_backend_for_cpus() -> None:
+    """The group of ``init_process_group("nccl")`` exchanges tensors on GPUs only."""
+    for error in together(with_nccl, 2):
+        assert isinstance(error, ArgumentError) and "but its backends are 'cuda:nccl'" in str(error)
 
 
 WITHOUT_DISTRIBUTED = """

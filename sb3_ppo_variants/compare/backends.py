@@ -12,13 +12,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from threading import Thread
 
-from joblib import Parallel, delayed, parallel_config, register_parallel_backend
+from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from sb3_ppo_variants.compare.execution import make_record
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.errors import installation
 from sb3_ppo_variants.saving.plain import Values
 
@@ -83,7 +82,7 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
     """Yield the pool that the command line asks for.
 
     :param address: address of the cluster; ``None`` starts one on this machine
-    :param jobs: number of parallel runs; ``None`` for one per core
+    :param jobs: number of parallel runs; ``None`` for one per core that this process may use
     :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
     """
     package = {"ray": "ray", "dask": "distributed"}.get(backend)
@@ -91,8 +90,8 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
         raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
     if backend == "loky":
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
-        jobs = jobs or os.cpu_count() or 1
-        yield Pool(backend, jobs, BrokenProcessPool, together, max(1, count_cores() // jobs))
+        jobs = jobs or cpu_count()
+        yield Pool(backend, jobs, BrokenProcessPool, together, max(1, cpu_count() // jobs))
     else:
         yield from (_ray if backend == "ray" else _dask)(address, jobs)
 
@@ -131,7 +130,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     distributed = import_module("distributed")
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
-    started = {} if address else {"n_workers": jobs or os.cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
+    started = {} if address else {"n_workers": jobs or cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:
         client = distributed.Client(address, **started)
     except (OSError, ValueError) as error:

@@ -137,8 +137,8 @@ def _copy(options: argparse.Namespace) -> None:
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
     states = options.out / STATES
-    for left in [*states.glob("*"), *(options.out / RECORDS).glob("*.tmp")]:
-        # Left over from a command that was killed.
+    # Left over from a command that was killed. Names of runs end with a digest.
+    for left in [*states.glob(f"*-{'[0-9a-f]' * 12}.*"), *(options.out / RECORDS).glob("*.tmp")]:
         left.unlink()
     if not missing:
         return 0

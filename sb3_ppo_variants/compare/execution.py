@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -29,10 +30,8 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
-from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.backends.choice import choose
@@ -40,14 +39,10 @@ from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
-from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.guards.capabilities import has_attr
-from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
-from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
-from sb3_ppo_variants.recipes.recipe import Recipe, Wrappers, list_wrappers
+from sb3_ppo_variants.guards.masks import own_space, random_actions
+from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.plain import Values
 
@@ -55,6 +50,8 @@ if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run as WandbRun
 
 SECONDS_BETWEEN_STATES = 1.0
+# Weights & Biases refuses names of runs and groups with more characters.
+LONGEST = 128
 # Environments and algorithms come from these packages, so that their versions matter where they are installed.
 PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
 # The logged values to keep: names of SB3 and of this package, without "train/".
@@ -157,14 +154,20 @@ class Tracking:
                 self.wandb_folder.mkdir(parents=True, exist_ok=True)
                 described = run.identity
                 tracked = wandb.init(
-                    project=self.wandb, dir=self.wandb_folder, name=f"{run.label}, {run.env}, seed {run.seed}",
-                    group=f"{run.label}, {run.env}", config={**described.pop("hyperparameters"), **described},
+                    project=self.wandb, dir=self.wandb_folder, group=_shorten(f"{run.label}, {run.env}"),
+                    name=_shorten(f"{run.label}, {run.env}, seed {run.seed}"),
+                    config={**described.pop("hyperparameters"), **described},
                     settings=wandb.Settings(silent=True, console="off"),
                 )  # fmt: skip
                 formats.append(ToWandb(stack.enter_context(tracked)))
             if formats:
                 model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
             yield
+
+
+def _shorten(text: str) -> str:
+    """Shorten a text to what Weights & Biases takes as a name, with a digest that tells it apart from others."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 13]} {digest(text)}"
 
 
 class ToWandb(KVWriter):
@@ -223,9 +226,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
     described["versions"] |= installed_versions()
-    wrappers, objective = run.hyperparameters.get("env_wrapper"), run.hyperparameters.get("objective")
-    modules = own_modules(run.algorithm, run.env, wrappers, str(objective))
-    return cast(Record, {**made, **described, "modules": modules, "wall_seconds": wall, "cpu_seconds": cpu})
+    return cast(Record, {**made, **described, "modules": own_modules(run), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
 def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
@@ -251,9 +252,7 @@ def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tr
 def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:
     """Act, and return the number of steps that were made, and what computed them."""
     env = made.make_env(seed=run.seed)
-    # Draw actions within the environment's own bounds, not within the much wider ones that ActionsAsDrawn sets.
-    as_drawn = all(env.env_is_wrapped(ActionsAsDrawn))
-    space = env.get_attr("own_action_space")[0] if as_drawn else env.action_space
+    space = own_space(env)
     space.seed(run.seed)
     env.reset()
     steps = 0
@@ -263,23 +262,6 @@ def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]
         state.note(steps, infos)
     env.close()
     return steps, {"numerics": numerics(None), "vec_env": type(env.unwrapped).__name__}
-
-
-def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
-    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
-    space = env.action_space if space is None else space
-    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
-        samples = [space.sample() for _ in range(env.num_envs)]
-        return samples if is_hybrid(space) else np.array(samples)
-    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
-    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
-    drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
-    if not is_hybrid(space):
-        return drawn.reshape(env.num_envs, *(space.shape or ()))
-    layout = HybridLayout(space)
-    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
-    rows[:, layout.discrete] = drawn
-    return layout.for_envs(rows)
 
 
 def _measure(episodes: Episodes, steps: int) -> Result:
@@ -370,12 +352,12 @@ def packaged_modules() -> set[str]:
     return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
 
 
-def own_modules(algorithm: str, env: str, wrappers: Wrappers, objective: str = "") -> dict[str, str]:
+def own_modules(run: Run) -> dict[str, str]:
     """Hash each imported module that a run names and that no installed package contains."""
-    named = [name.rpartition(".")[0] for name, _ in list_wrappers(wrappers) if isinstance(name, str)]
-    entry = gym.registry[env].entry_point if env in gym.registry else None
-    texts = (algorithm, objective, entry if isinstance(entry, str) else "")
-    paths = {*named, *(text.partition(":")[0].strip() for text in texts)}
+    spec = gym.registry.get(run.env.rpartition(":")[2])
+    named = [run.algorithm, run.env, spec and str(spec.entry_point), run.identity["hyperparameters"]]
+    words = re.findall(r"[^\W\d][\w.]*", str(named))
+    paths = {path for word in words for path in (word, word.rpartition(".")[0])}
     own = [path for path in sorted(paths) if path.partition(".")[0] not in packaged_modules()]
     files = {path: getattr(sys.modules.get(path), "__file__", None) for path in own}
     return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}

@@ -325,9 +325,9 @@ def _read(text: str, path: Path) -> list[Added]:
             f"folders, or a csv file with a column global_step and one or more ending in {RETURN}"
         )
     # An infinite return would be the best of all, and the normalised scores of all other runs 0.
-    strange = [value for run in found for value in run.returns if not math.isfinite(value)]
+    strange = [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]
     if strange:
-        raise ArgumentError(f"--add {text} has an episode whose return is {strange[0]}; leave out its run")
+        raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
     return found
 
 

@@ -27,6 +27,7 @@ from sb3_ppo_variants.envs.making import (
 from sb3_ppo_variants.envs.mujoco_tasks import TASKS
 from sb3_ppo_variants.envs.mujoco_vec_env import make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.guards.masks import own_space, random_actions
 
 WrapperClass = Callable[[gym.Env], gym.Env]
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16
@@ -97,12 +98,14 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     is_batch = is_plain and spec.id in TASKS and has_batches and common["n_envs"] > 1
     if is_batch and env_kwargs.get("render_mode") in (None, "rgb_array"):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
-    if is_plain and is_atari(spec):
-        if not exact:
+    if is_atari(spec):
+        if is_plain and not exact:
             return "make_ale_vec_env", "ALE's vector environment", partial(make_ale_vec_env, spec.id, **common)
-        check_frame_skip(spec.id, env_kwargs=env_kwargs)
-        name, why, make = _single(spec, AtariWrapper, common)
-        return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
+        if wrapper_class in (None, AtariWrapper):
+            check_frame_skip(spec.id, env_kwargs=env_kwargs)
+        if is_plain:
+            name, why, make = _single(spec, AtariWrapper, common)
+            return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
     if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
         return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
@@ -147,12 +150,14 @@ def seconds_per_step(env: gym.Env) -> float:
 
     The median hardly depends on what else runs on the machine, and leaves out the resets.
     """
+    as_one = DummyVecEnv([lambda: env])  # Random actions keep to its masks.
     env.reset(seed=0)
-    env.action_space.seed(0)
+    space = own_space(as_one)
+    space.seed(0)
     seconds: list[float] = []
     end = time.perf_counter() + MOST_SECONDS
     while len(seconds) < MOST_STEPS and time.perf_counter() < end:
-        action = env.action_space.sample()
+        action = random_actions(as_one, space)[0]
         start = time.perf_counter()
         _, _, terminated, truncated, _ = env.step(action)
         seconds.append(time.perf_counter() - start)

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
 from sb3_ppo_variants.guards.outputs import Watch, as_real_array
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, Path, is_hybrid, parts_of
+from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of
 
 METHOD = "action_masks"
 # Raises an error that names a mask, what was found, and what is allowed.
@@ -160,6 +160,29 @@ class MaskCheck:
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
         return flatten(self._space, mask, "action mask", partial(self._watch.refuse, env_index=env_index))
+
+
+def own_space(env: VecEnv) -> spaces.Space[object]:
+    """Find the space of an environment's actions, within its own bounds if ``ActionsAsDrawn`` reports wider ones."""
+    space: spaces.Space[object] = env.action_space
+    return env.get_attr("own_action_space")[0] if has_attr(env, "own_action_space") else space
+
+
+def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
+    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
+    space = env.action_space if space is None else space
+    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
+        samples = [space.sample() for _ in range(env.num_envs)]
+        return samples if is_hybrid(space) else np.array(samples)
+    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
+    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
+    if not is_hybrid(space):
+        return drawn.reshape(env.num_envs, *(space.shape or ()))
+    layout = HybridLayout(space)
+    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
+    rows[:, layout.discrete] = drawn
+    return layout.for_envs(rows)
 
 
 class Masks:
