@@ -215,6 +215,22 @@ def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
 
 
 @pytest.mark.usefixtures("natively")
+def test_parameters_that_moved_before_a_time_limit_are_found_after_it() -> None:
+    left: list[th.Tensor] = []  # It stays in memory, for a fast path that would still read it.
+
+    def move(model: Any) -> None:
+        weight = model.policy.value_net.weight
+        left.append(weight.data)
+        weight.data = unaligned(weight.data)
+        left[0].fill_(100.0)
+
+    model = model_of(PPOClip, noise_envs(BOX))
+    callback = Values("step", move, 7)  # All episodes have seven steps.
+    outcome(model, callback)
+    np.testing.assert_allclose(callback.found, callback.wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize("space", ACTION_SPACES)
 def test_the_kl_sees_the_distributions_of_both_actors(space: str) -> None:
     """Without a learning rate, the policy stays as it is, whichever actor has acted."""

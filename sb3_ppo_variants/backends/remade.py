@@ -33,12 +33,12 @@ class Makeup:
         self._sizes, self._layouts = self._sizes_now(), self._layouts_now()
 
     def have_moved(self) -> bool:
-        """Whether parameters are elsewhere in memory than at the last call."""
-        now = self._addresses_now()
-        if now == self._addresses:
-            return False
-        self._addresses = now
-        return True
+        """Whether parameters are elsewhere in memory than when they were last found."""
+        return self._addresses_now() != self._addresses
+
+    def find(self) -> None:
+        """Remember where the parameters are."""
+        self._addresses = self._addresses_now()
 
     def is_kept(self, thoroughly: bool) -> bool:
         """Whether the policy has the same modules, and the same parameters that lie in memory in the same way.
@@ -119,4 +119,5 @@ class UntilRemade:
         self._was_seen = False
         if moved:
             self._fast.read()
+            self._makeup.find()
         return self._fast
