@@ -177,7 +177,7 @@ def test_sequences_of_sb3_contrib() -> None:
     states = th.randn(2, 2, 4), th.randn(2, 2, 4)
     theirs, ours = (
         process(features, states, starts, lstm)
-        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence))
+        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence, [lstm]))
     )
     th.testing.assert_close(ours, theirs)
 

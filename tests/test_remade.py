@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.remade
 N_STEPS = 8
 QUICK, ALL = 24, 400
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+# Its features are multiplied by oneDNN.
+LARGE_IMAGE = spaces.Box(0, 255, (1, 84, 84), np.uint8)
 
 Change = Callable[[Any], object]
 
@@ -212,6 +215,49 @@ def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
     assert name in ("apart", "unaligned", "narrower") or not np.allclose(
         callback.found[:4], callback.wanted[:4], atol=1e-4
     )
+
+
+def seven(critic: nn.Linear) -> nn.Linear:
+    """Return a critic with the same inputs for which every state has the value 7."""
+    made = nn.Linear(critic.in_features, 1)
+    nn.init.zeros_(made.weight)
+    nn.init.constant_(made.bias, 7.0)
+    return made
+
+
+def replace_critic(model: Any) -> None:
+    model.policy.value_net = seven(model.policy.value_net)
+
+
+def replace_policy(model: Any) -> None:
+    policy = deepcopy(model.policy)
+    policy.value_net = seven(policy.value_net)
+    model.policy = policy
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("fast", [False, "auto"])
+@pytest.mark.parametrize("change", [replace_critic, replace_policy])
+@pytest.mark.parametrize(
+    ("policy", "space", "networks"),
+    [
+        ("MlpPolicy", VECTOR, {}),
+        ("MlpLstmPolicy", VECTOR, {"lstm_hidden_size": 4}),
+        ("MlpLstmPolicy", VECTOR, {"lstm_hidden_size": 4, "memory": "gru"}),
+        ("CnnPolicy", LARGE_IMAGE, {}),
+        ("CnnPolicy", LARGE_IMAGE, {"share_features_extractor": False}),
+    ],
+    ids=str,
+)
+def test_all_paths_see_what_replaces_a_critic(
+    policy: str, space: Any, networks: Any, change: Change, fast: Any
+) -> None:
+    model = model_of(PPOClip, noise_envs(BOX, space), policy, policy_kwargs=networks, fast=fast)
+    found: list[np.ndarray] = []
+    keep = At("rollout_end", lambda model: found.append(model.rollout_buffer.values == 7))
+    model.learn(2 * N_STEPS, callback=[At("step", change, 4), keep])
+    assert found[0][4:].all()
+    assert not found[0][:4].any()
 
 
 @pytest.mark.usefixtures("natively")

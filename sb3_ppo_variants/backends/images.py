@@ -236,9 +236,6 @@ class ImageActor(TorchActor):
         super().__init__(model, type(plan.kind)(with_onednn(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
 
-    def read(self) -> None:
-        """Do nothing: every step reads the parameters anew."""
-
 
 class Images(Reference):
     """Computes the same as the reference backend, with images and filters laid out for convolutions."""
@@ -267,5 +264,7 @@ class Images(Reference):
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         first = FirstLayers.find(plan.kind.policy)
         if first is None:
-            return TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
-        return UntilRemade(ImageActor(first, model, plan, buffer), model, plan)
+            actor = TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
+        else:
+            actor = ImageActor(first, model, plan, buffer)
+        return UntilRemade(actor, model, plan)

@@ -1,4 +1,4 @@
-"""Policies that callbacks remake during a rollout: other modules, other parameters, or parameters of another layout.
+"""Policies that callbacks replace or remake during a rollout: other modules or parameters, or ones of another layout.
 
 A fast actor is built for the networks that the policy has at the start of a rollout. It follows parameters whose values
 change, or that move in memory. If more than that changes, PyTorch acts in its place, which then computes or raises what
@@ -16,6 +16,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.kind import kind_of
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
@@ -112,10 +113,11 @@ class UntilRemade:
         """Return the actor that computes what the policy is now."""
         if self._actor is not self._fast:
             return self._actor
-        moved = self._makeup.have_moved()
+        policy, moved = self._model.policy, self._makeup.have_moved()
         # Only callbacks remake a policy where it lies, and they see the step.
-        if (moved or thoroughly or self._was_seen) and not self._makeup.is_kept(moved or thoroughly):
-            return TorchActor(self._model, self._plan.kind, self._plan.buffer, self._fast.drawn_from())
+        seen = moved or thoroughly or self._was_seen
+        if policy is not self._plan.kind.policy or (seen and not self._makeup.is_kept(moved or thoroughly)):
+            return TorchActor(self._model, kind_of(policy), self._plan.buffer, self._fast.drawn_from())
         self._was_seen = False
         if moved:
             self._fast.read()

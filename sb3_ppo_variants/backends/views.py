@@ -19,12 +19,13 @@ SMALLEST = 2**16
 def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
     """Make a shallow copy of a module with some of its children replaced.
 
-    It shares all parameters and all other children with the module, under the same names. Attributes of the view can
-    be changed freely. Changing those of the module for a while instead would leave it changed if an interrupt hit at
-    the wrong moment.
+    It shares all parameters and all other children with the module, under the same names. If no child is replaced, it
+    also has the children that the module gets later. Attributes of the view can be changed freely. Changing those of
+    the module for a while instead would leave it changed if an interrupt hit at the wrong moment.
     """
     view = copy(module)
-    view._modules = {**module._modules, **children}
+    if children:
+        view._modules = {**module._modules, **children}
     return view
 
 
