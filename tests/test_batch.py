@@ -313,6 +313,8 @@ def test_without_a_rollout_a_batch_stands_for_it() -> None:
     assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
     arrays: Batch[np.ndarray] = Batch(np.ones(2), np.ones(2), returns=np.array([1.0, 3.0]))
     assert arrays.over_rollout(lambda rollout: rollout.returns * 2).tolist() == [2.0, 6.0]
+    elsewhere: Batch[th.Tensor] = Batch(advantages=th.ones(2, device="meta"))
+    assert elsewhere.over_rollout(lambda rollout: np.ones(2)).device.type == "meta"
 
 
 def test_unknown_fields_are_refused() -> None:

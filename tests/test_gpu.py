@@ -33,6 +33,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.distributions import Gaussian
+from sb3_ppo_variants.objectives import EWMA, TRGPPO
 
 GPU = "cuda"
 pytestmark = [
@@ -80,6 +81,7 @@ def test_nearly_the_weights_of_recurrent_ppo(space: Any, fast: Any) -> None:
 
 UPDATES: dict[str, tuple[Any, Callable[[], VecEnv], dict[str, Any]]] = {
     **{f"{objective}": (PPOCustom, lambda: noise_envs(BOX), {"objective": objective}) for objective in OBJECTIVES},
+    "EWMA": (PPOCustom, lambda: noise_envs(BOX), {"objective": EWMA(TRGPPO())}),
     **{name: (PPOFixedKL, partial(noise_envs, space), {}) for name, space in ACTION_SPACES.items()},
     "adaptive": (PPOAdaptiveKL, lambda: noise_envs(BOX), {"updates": SeparateUpdates(), "clip_range_vf": 0.1}),
     "gSDE": (PPOUnclipped, lambda: noise_envs(BOX), {"use_sde": True}),
