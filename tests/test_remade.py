@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
@@ -258,6 +259,31 @@ def test_all_paths_see_what_replaces_a_critic(
     model.learn(2 * N_STEPS, callback=[At("step", change, 4), keep])
     assert found[0][4:].all()
     assert not found[0][:4].any()
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("cls", "policy", "space", "module"),
+    [
+        (PPO, "MlpPolicy", VECTOR, "action_net"),
+        (PPO, "CnnPolicy", LARGE_IMAGE, "features_extractor.cnn.0"),
+        (RecurrentPPO, "MlpLstmPolicy", VECTOR, "value_net"),
+        (RecurrentPPO, "MlpLstmPolicy", VECTOR, "lstm_actor"),
+    ],
+    ids=str,
+)
+def test_hooks_are_called_from_the_next_step_on(cls: Any, policy: str, space: Any, module: str) -> None:
+    calls: list[Any] = []  # The models whose modules are called, and None at the end of each rollout.
+
+    def hook(model: Any) -> None:
+        model.policy.get_submodule(module).register_forward_hook(lambda *_: calls.append(model))
+
+    sb3s, ours = (model_of(each, noise_envs(BOX, space), policy) for each in (cls, PPOClip))
+    for model in (sb3s, ours):
+        end = At("rollout_end", lambda _: calls.append(None))
+        model.learn(2 * N_STEPS, callback=[At("step", hook, 4), end])
+    first, second = (calls.index(model) for model in (sb3s, ours))
+    assert calls.index(None, first) - first == calls.index(None, second) - second > 3
 
 
 @pytest.mark.usefixtures("natively")

@@ -1,4 +1,4 @@
-"""Policies that callbacks replace or remake during a rollout: other modules or parameters, or ones of another layout.
+"""Policies that callbacks replace or remake during a rollout: other modules, hooks, parameters or layouts of these.
 
 A fast actor is built for the networks that the policy has at the start of a rollout. It follows parameters whose values
 change, or that move in memory. If more than that changes, PyTorch acts in its place, which then computes or raises what
@@ -22,12 +22,14 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Makeup:
-    """The modules and parameters of a policy, and how each parameter lies in memory."""
+    """The modules of a policy, their forward hooks and parameters, and how each parameter lies in memory."""
 
     def __init__(self, policy: ActorCriticPolicy):
         modules = [*policy.modules()]
         self._children = [module._modules for module in modules if module._modules]
         self._children_then = [children.copy() for children in self._children]
+        self._hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self._n_hooks = self._n_hooks_now()
         self._own = [module._parameters for module in modules if module._parameters]
         self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
         self._identities, self._addresses = self._identities_now(), self._addresses_now()
@@ -42,15 +44,20 @@ class Makeup:
         self._addresses = self._addresses_now()
 
     def is_kept(self, thoroughly: bool) -> bool:
-        """Whether the policy has the same modules, and the same parameters that lie in memory in the same way.
+        """Whether the policy has the same modules and hooks, and the same parameters in the same layout.
 
         :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
             rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
         # Modules are equal only to themselves.
-        if self._children != self._children_then or self._identities_now() != self._identities:
+        if self._children != self._children_then or self._n_hooks_now() != self._n_hooks:
+            return False
+        if self._identities_now() != self._identities:
             return False
         return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
+
+    def _n_hooks_now(self) -> list[int]:
+        return [*map(len, self._hooks)]
 
     def _identities_now(self) -> list[int]:
         return [*map(id, chain.from_iterable(map(dict.values, self._own)))]
