@@ -272,11 +272,24 @@ def test_all_paths_see_what_replaces_a_critic(
     ],
     ids=str,
 )
-def test_hooks_are_called_from_the_next_step_on(cls: Any, policy: str, space: Any, module: str) -> None:
+@pytest.mark.parametrize("method", [False, True])
+def test_hooks_and_methods_are_called_from_the_next_step_on(
+    cls: Any, policy: str, space: Any, module: str, method: bool
+) -> None:
     calls: list[Any] = []  # The models whose modules are called, and None at the end of each rollout.
 
     def hook(model: Any) -> None:
-        model.policy.get_submodule(module).register_forward_hook(lambda *_: calls.append(model))
+        found = model.policy.get_submodule(module)
+        before = found.forward
+
+        def forward(*given: Any) -> Any:
+            calls.append(model)
+            return before(*given)
+
+        if method:
+            found.forward = forward
+        else:
+            found.register_forward_hook(lambda *_: calls.append(model))
 
     sb3s, ours = (model_of(each, noise_envs(BOX, space), policy) for each in (cls, PPOClip))
     for model in (sb3s, ours):

@@ -1,4 +1,4 @@
-"""Policies that callbacks replace or remake during a rollout: other modules, hooks, parameters or layouts of these.
+"""Policies that callbacks replace or remake during a rollout: other modules, methods, hooks, parameters or layouts.
 
 A fast actor is built for the networks that the policy has at the start of a rollout. It follows parameters whose values
 change, or that move in memory. If more than that changes, PyTorch acts in its place, which then computes or raises what
@@ -22,14 +22,17 @@ from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Makeup:
-    """The modules of a policy, their forward hooks and parameters, and how each parameter lies in memory."""
+    """The modules of a policy, their methods, forward hooks and parameters, and how parameters lie in memory."""
 
     def __init__(self, policy: ActorCriticPolicy):
         modules = [*policy.modules()]
         self._children = [module._modules for module in modules if module._modules]
         self._children_then = [children.copy() for children in self._children]
-        self._hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
-        self._n_hooks = self._n_hooks_now()
+        # A method of its own is a new entry in the dict of a module.
+        self._dicts = [
+            each for module in modules for each in (vars(module), module._forward_hooks, module._forward_pre_hooks)
+        ]
+        self._entries = self._entries_now()
         self._own = [module._parameters for module in modules if module._parameters]
         self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
         self._identities, self._addresses = self._identities_now(), self._addresses_now()
@@ -44,20 +47,20 @@ class Makeup:
         self._addresses = self._addresses_now()
 
     def is_kept(self, thoroughly: bool) -> bool:
-        """Whether the policy has the same modules and hooks, and the same parameters in the same layout.
+        """Whether the policy has the same modules, methods and hooks, and the same parameters in the same layout.
 
         :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
             rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
         # Modules are equal only to themselves.
-        if self._children != self._children_then or self._n_hooks_now() != self._n_hooks:
+        if self._children != self._children_then or self._entries_now() != self._entries:
             return False
         if self._identities_now() != self._identities:
             return False
         return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
 
-    def _n_hooks_now(self) -> list[int]:
-        return [*map(len, self._hooks)]
+    def _entries_now(self) -> list[int]:
+        return [*map(len, self._dicts)]
 
     def _identities_now(self) -> list[int]:
         return [*map(id, chain.from_iterable(map(dict.values, self._own)))]

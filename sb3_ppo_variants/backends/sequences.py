@@ -96,7 +96,7 @@ def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
 class StepsByCells:
     """Computes the same as sb3-contrib's ``_process_sequence``.
 
-    :param process: that method, which is still called for several steps, for other LSTMs, and for those with hooks
+    :param process: that method, which is still called for several steps, for other LSTMs, and for changed ones
     :param lstms: the LSTMs that are known to compute as PyTorch's cells do
     """
 
@@ -107,8 +107,8 @@ class StepsByCells:
         self, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM | GRULikeLSTM
     ) -> tuple[th.Tensor, States]:
         hidden, cells = states
-        is_known = lstm in self._lstms and not (lstm._forward_hooks or lstm._forward_pre_hooks)
-        if len(features) != hidden.shape[1] or not is_known:
+        changed = lstm._forward_hooks or lstm._forward_pre_hooks or "forward" in vars(lstm)
+        if len(features) != hidden.shape[1] or lstm not in self._lstms or changed:
             return self._process(features, states, episode_starts, lstm)
         goes_on = (1.0 - episode_starts).view(1, -1, 1)
         pairs = []
