@@ -32,11 +32,9 @@ class Makeup:
         self._dicts = [
             each for module in modules for each in (vars(module), module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._entries = self._entries_now()
         self._own = [module._parameters for module in modules if module._parameters]
         self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
-        self._identities, self._addresses = self._identities_now(), self._addresses_now()
-        self._sizes, self._layouts = self._sizes_now(), self._layouts_now()
+        self._numbers, self._addresses, self._layouts = self._numbers_now(), self._addresses_now(), self._layouts_now()
 
     def have_moved(self) -> bool:
         """Whether parameters are elsewhere in memory than when they were last found."""
@@ -53,23 +51,18 @@ class Makeup:
             rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
         # Modules are equal only to themselves.
-        if self._children != self._children_then or self._entries_now() != self._entries:
+        if self._children != self._children_then or self._numbers_now() != self._numbers:
             return False
-        if self._identities_now() != self._identities:
-            return False
-        return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
+        return not thoroughly or self._layouts_now() == self._layouts
 
-    def _entries_now(self) -> list[int]:
-        return [*map(len, self._dicts)]
-
-    def _identities_now(self) -> list[int]:
-        return [*map(id, chain.from_iterable(map(dict.values, self._own)))]
+    def _numbers_now(self) -> list[int]:
+        """Count methods and hooks, and tell which the parameters are, how large, and whether they are contiguous."""
+        identities = map(id, chain.from_iterable(map(dict.values, self._own)))
+        sizes = map(th.Tensor.numel, self._tensors), map(th.Tensor.is_contiguous, self._tensors)
+        return [*map(len, self._dicts), *identities, *chain(*sizes)]
 
     def _addresses_now(self) -> list[int]:
         return [*map(th.Tensor.data_ptr, self._tensors)]
-
-    def _sizes_now(self) -> list[int]:
-        return [*map(th.Tensor.numel, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
 
     def _layouts_now(self) -> list[object]:
         return [
