@@ -139,6 +139,13 @@ def test_training_saving_and_loading(name: str) -> None:
         loaded.learn(96, reset_num_timesteps=False)
 
 
+def test_an_optimizer_of_the_reference_path_goes_on_with_a_fused_kernel() -> None:
+    cls, make_env, arguments = UPDATES["LSTM"]
+    model = small(cls, make_env(), device=GPU, fast=False, **arguments).learn(96)
+    model.fast = "auto"
+    model.learn(96)
+
+
 @pytest.mark.parametrize("arguments", [{}, {"use_sde": True}, {"updates": SeparateUpdates()}], ids=str)
 def test_a_resumed_run_is_the_same(arguments: dict[str, Any], tmp_path: Path) -> None:
     whole, cut = (

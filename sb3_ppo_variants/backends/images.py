@@ -96,6 +96,10 @@ def fuse_adam(optimizers: list[Optimizer]) -> Iterator[None]:
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
         optimizer.param_groups[0]["fused"] = True
+        for parameter, state in optimizer.state.items():
+            # The kernel counts steps where the parameters are; Adam otherwise does so on the CPU, and files do.
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device, th.float32)
     try:
         yield
     finally:
