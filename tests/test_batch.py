@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -306,6 +307,19 @@ def test_functions_that_refer_to_other_numbers_are_others() -> None:
     np.testing.assert_array_equal(again, returns)
     weights = [scaled(lambda rollout: rollout.returns * array) for array in (np.ones(32), np.zeros(32))]  # noqa: B023
     np.testing.assert_array_equal(weights, [returns[0], 0 * rows])
+
+
+@pytest.mark.parametrize("make", [np.ones, th.ones])
+def test_functions_that_refer_to_arrays_are_computed_for_each_batch(make: Any) -> None:
+    scaled = Columns(collect(small()).rollout_buffer).read("over_rollout", np.arange(4), np.asarray)
+    factors = make(32)
+    function: Any = lambda rollout: rollout.returns * np.asarray(factors)  # noqa: E731
+    before = scaled(function)
+    factors *= 2
+    np.testing.assert_array_equal(scaled(function), 2 * before)
+    kept = ref(function)
+    del function
+    assert kept() is None
 
 
 def test_without_a_rollout_a_batch_stands_for_it() -> None:
