@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -308,11 +309,26 @@ def test_functions_that_refer_to_other_numbers_are_others() -> None:
     np.testing.assert_array_equal(weights, [returns[0], 0 * rows])
 
 
+@pytest.mark.parametrize("make", [np.ones, th.ones])
+def test_functions_that_refer_to_arrays_are_computed_for_each_batch(make: Any) -> None:
+    scaled = Columns(collect(small()).rollout_buffer).read("over_rollout", np.arange(4), np.asarray)
+    factors = make(32)
+    function: Any = lambda rollout: rollout.returns * np.asarray(factors)  # noqa: E731
+    before = scaled(function)
+    factors *= 2
+    np.testing.assert_array_equal(scaled(function), 2 * before)
+    kept = ref(function)
+    del function
+    assert kept() is None
+
+
 def test_without_a_rollout_a_batch_stands_for_it() -> None:
     batch: Batch[th.Tensor] = Batch(th.ones(2), th.ones(2), returns=th.tensor([1.0, 3.0]))
     assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
     arrays: Batch[np.ndarray] = Batch(np.ones(2), np.ones(2), returns=np.array([1.0, 3.0]))
     assert arrays.over_rollout(lambda rollout: rollout.returns * 2).tolist() == [2.0, 6.0]
+    elsewhere: Batch[th.Tensor] = Batch(advantages=th.ones(2, device="meta"))
+    assert elsewhere.over_rollout(lambda rollout: np.ones(2)).device.type == "meta"
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -247,6 +247,21 @@ def test_why_it_does_not_take_the_fast_path(within: Any, arguments: dict[str, An
         make(EWMA(within), ACTION_SPACES["Discrete"], fast=True, **arguments)
 
 
+class Still(EWMA):
+    """An average that nothing moves."""
+
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return 0 * super().loss(batch)
+
+
+@pytest.mark.parametrize("objective", [Still(), EWMA(Still())])
+def test_a_loss_of_a_subclass_is_that_of_all_paths(objective: EWMA) -> None:
+    model = make(objective, ACTION_SPACES["Discrete"])
+    before = model.policy.action_net.weight.clone()
+    model.learn(64)
+    assert th.equal(model.policy.action_net.weight, before)
+
+
 @pytest.mark.parametrize(("within", "decay", "name"), [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay")])
 def test_refused(within: Any, decay: float, name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{name}="):

@@ -10,6 +10,7 @@ from recurrence import SMALL, assert_alike, ragged_envs, small_recurrent
 from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
+from torch import nn
 
 from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS
 from sb3_ppo_variants import ArgumentError, ClippedError, ExactKL, KLAdaptive, PPOAdaptiveKL, PPOClip, SeparateUpdates
@@ -77,11 +78,17 @@ def hooked(model: Any) -> None:
     model.policy.lstm_actor.register_forward_hook(lambda *_: None)
 
 
+def with_own_forward(model: Any) -> None:
+    lstm = model.policy.lstm_actor
+    lstm.forward = lambda *arguments: nn.LSTM.forward(lstm, *arguments)
+
+
 OBSTACLES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "method": ({"policy": Derived}, None, "Derived overrides predict_values"),
     "buffer": ({"rollout_buffer_class": Buffer}, None, "the rollout buffer is a Buffer"),
     "dropout": ({"policy_kwargs": {**SMALL, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}}, None, "has dropout"),
     "hooks": ({}, hooked, "the LSTM has hooks"),
+    "its own forward": ({}, with_own_forward, "the LSTM has its own forward"),
 }
 
 

@@ -33,6 +33,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.distributions import Gaussian
+from sb3_ppo_variants.objectives import EWMA, TRGPPO
 
 GPU = "cuda"
 pytestmark = [
@@ -80,6 +81,7 @@ def test_nearly_the_weights_of_recurrent_ppo(space: Any, fast: Any) -> None:
 
 UPDATES: dict[str, tuple[Any, Callable[[], VecEnv], dict[str, Any]]] = {
     **{f"{objective}": (PPOCustom, lambda: noise_envs(BOX), {"objective": objective}) for objective in OBJECTIVES},
+    "EWMA": (PPOCustom, lambda: noise_envs(BOX), {"objective": EWMA(TRGPPO())}),
     **{name: (PPOFixedKL, partial(noise_envs, space), {}) for name, space in ACTION_SPACES.items()},
     "adaptive": (PPOAdaptiveKL, lambda: noise_envs(BOX), {"updates": SeparateUpdates(), "clip_range_vf": 0.1}),
     "gSDE": (PPOUnclipped, lambda: noise_envs(BOX), {"use_sde": True}),
@@ -135,6 +137,13 @@ def test_training_saving_and_loading(name: str) -> None:
             loaded.policy.state_dict(), model.policy.state_dict(), rtol=0, atol=0, check_device=False
         )
         loaded.learn(96, reset_num_timesteps=False)
+
+
+def test_an_optimizer_of_the_reference_path_goes_on_with_a_fused_kernel() -> None:
+    cls, make_env, arguments = UPDATES["LSTM"]
+    model = small(cls, make_env(), device=GPU, fast=False, **arguments).learn(96)
+    model.fast = "auto"
+    model.learn(96)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"use_sde": True}, {"updates": SeparateUpdates()}], ids=str)

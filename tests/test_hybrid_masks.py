@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -115,6 +115,17 @@ def test_what_is_wrong_is_named(space: Any, mask: Any, problem: str) -> None:
 
 
 # [distributions]
+
+
+def test_a_copy_has_masks_of_its_own() -> None:
+    original = MaskableHybridDistribution(HybridLayout(KICK))
+    copied = copy(original)
+    for each in (original, copied):
+        each.proba_distribution(th.zeros(1, sum(each._n_outputs) + sum(each._n_stds)))
+    copied.apply_masking(np.array([[1, 0, 1]]))
+    choices: Any = [dict(zip(KICK, each.parts, strict=True))["choice"] for each in (original, copied)]
+    thirds, halves = (choice.distribution.probs for choice in choices)
+    th.testing.assert_close((thirds, halves), (th.full((1, 3), 1 / 3), th.tensor([[0.5, 0.0, 0.5]])))
 
 
 def split(rows: th.Tensor, masks: th.Tensor) -> list[tuple[Any, th.Tensor | None, slice]]:

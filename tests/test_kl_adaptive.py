@@ -54,6 +54,19 @@ def test_the_rule(every: Any, kl: float, expected: float) -> None:
     assert (after.desired_kl, after.every) == (0.01, every)
 
 
+class Falling(KLAdaptive):
+    def adapted(self, learning_rate: float, kl: float) -> float:
+        return learning_rate / 2
+
+
+@pytest.mark.parametrize("fast", [False, "auto"])
+@pytest.mark.parametrize(("every", "factor"), [("update", 1 / 2), ("minibatch", 1 / 8)])
+def test_all_paths_take_the_rule_of_a_subclass(every: Any, factor: float, fast: Any) -> None:
+    model = small(learning_rate=Falling(learning_rate=1e-3, every=every), fast=fast)
+    model.learn(32)  # Four minibatches, with three steps after the first.
+    assert model.learning_rate.learning_rate == pytest.approx(1e-3 * factor)
+
+
 def test_the_bounds() -> None:
     rule = KLAdaptive(desired_kl=0.01)
     assert rule.adapted(1.2e-5, 1.0) == 1e-5 and rule.adapted(9e-3, 1e-5) == 1e-2

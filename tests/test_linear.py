@@ -120,11 +120,24 @@ def test_modules_that_are_shared_stay_shared() -> None:
     assert list(map(id, view.parameters())) == list(map(id, module.parameters()))
 
 
-def test_hooks_of_a_layer_are_called(products: list[tuple[int, ...]]) -> None:
+def test_hooks_of_a_layer_are_called_with_it(products: list[tuple[int, ...]]) -> None:
     model, seen = created(), []
     layer = model.policy.features_extractor.linear[0]
     layer.register_forward_hook(lambda *arguments: seen.append(arguments))
     model.learn(32)
     # At least the steps of a rollout and the four minibatches of an update.
-    assert len(seen) == products.count((512, 768)) >= 16 + 4
-    assert "forward" not in vars(layer)
+    assert len(seen) >= 16 + 4 and {module for module, *_ in seen} == {layer}
+    assert not products
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("normalize", [nn.utils.spectral_norm, nn.utils.weight_norm])
+def test_hooks_that_set_a_weight(normalize: Any) -> None:
+    weights = []
+    for fast in (False, "auto"):
+        model = created(fast=fast)
+        normalize(model.policy.features_extractor.linear[0])
+        model.policy.optimizer = th.optim.Adam(model.policy.parameters(), lr=1e-3)
+        model.learn(32)
+        weights.append(model.policy.state_dict())
+    th.testing.assert_close(*weights, rtol=1e-4, atol=1e-4)

@@ -153,6 +153,20 @@ def test_the_fused_kernel_of_adam_in_pytorch() -> None:
     assert not kernels() and optimizer.param_groups[0]["fused"] is None
 
 
+def test_where_the_fused_kernel_counts_steps() -> None:
+    """``backends.images.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
+    weight = nn.Parameter(th.ones(3, device="meta"))
+    fused, other = (th.optim.Adam([weight]) for _ in range(2))
+    state = {"step": th.tensor(5.0), "exp_avg": th.zeros(3), "exp_avg_sq": th.zeros(3)}  # As a file has it.
+    other.load_state_dict({**other.state_dict(), "state": {0: state}})
+    fused.load_state_dict(
+        {"state": {0: state}, "param_groups": [{**fused.state_dict()["param_groups"][0], "fused": True}]}
+    )
+    assert other.state[weight]["step"].device != fused.state[weight]["step"].device
+    with images.fuse_adam([other]):
+        assert other.state[weight]["step"].device == fused.state[weight]["step"].device
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
 def test_thresholds_of_glibc() -> None:
     """``backends.images.keep_freed_memory`` calls ``mallopt``, which returns 1 if it knows a threshold."""
@@ -177,7 +191,7 @@ def test_sequences_of_sb3_contrib() -> None:
     states = th.randn(2, 2, 4), th.randn(2, 2, 4)
     theirs, ours = (
         process(features, states, starts, lstm)
-        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence))
+        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence, [lstm]))
     )
     th.testing.assert_close(ours, theirs)
 

@@ -4,12 +4,14 @@
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
@@ -25,6 +27,8 @@ pytestmark = pytest.mark.remade
 N_STEPS = 8
 QUICK, ALL = 24, 400
 IMAGE = spaces.Box(0, 255, (4, 36, 36), np.uint8)
+# Its features are multiplied by oneDNN.
+LARGE_IMAGE = spaces.Box(0, 255, (1, 84, 84), np.uint8)
 
 Change = Callable[[Any], object]
 
@@ -212,6 +216,103 @@ def test_the_next_step_uses_the_remade_policy(name: str, use_sde: bool) -> None:
     assert name in ("apart", "unaligned", "narrower") or not np.allclose(
         callback.found[:4], callback.wanted[:4], atol=1e-4
     )
+
+
+def seven(critic: nn.Linear) -> nn.Linear:
+    """Return a critic with the same inputs for which every state has the value 7."""
+    made = nn.Linear(critic.in_features, 1)
+    nn.init.zeros_(made.weight)
+    nn.init.constant_(made.bias, 7.0)
+    return made
+
+
+def replace_critic(model: Any) -> None:
+    model.policy.value_net = seven(model.policy.value_net)
+
+
+def replace_policy(model: Any) -> None:
+    policy = deepcopy(model.policy)
+    policy.value_net = seven(policy.value_net)
+    model.policy = policy
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("fast", [False, "auto"])
+@pytest.mark.parametrize("change", [replace_critic, replace_policy])
+@pytest.mark.parametrize(
+    ("policy", "space", "networks"),
+    [
+        ("MlpPolicy", VECTOR, {}),
+        ("MlpLstmPolicy", VECTOR, {"lstm_hidden_size": 4}),
+        ("MlpLstmPolicy", VECTOR, {"lstm_hidden_size": 4, "memory": "gru"}),
+        ("CnnPolicy", LARGE_IMAGE, {}),
+        ("CnnPolicy", LARGE_IMAGE, {"share_features_extractor": False}),
+    ],
+    ids=str,
+)
+def test_all_paths_see_what_replaces_a_critic(
+    policy: str, space: Any, networks: Any, change: Change, fast: Any
+) -> None:
+    model = model_of(PPOClip, noise_envs(BOX, space), policy, policy_kwargs=networks, fast=fast)
+    found: list[np.ndarray] = []
+    keep = At("rollout_end", lambda model: found.append(model.rollout_buffer.values == 7))
+    model.learn(2 * N_STEPS, callback=[At("step", change, 4), keep])
+    assert found[0][4:].all()
+    assert not found[0][:4].any()
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("cls", "policy", "space", "module"),
+    [
+        (PPO, "MlpPolicy", VECTOR, "action_net"),
+        (PPO, "CnnPolicy", LARGE_IMAGE, "features_extractor.cnn.0"),
+        (RecurrentPPO, "MlpLstmPolicy", VECTOR, "value_net"),
+        (RecurrentPPO, "MlpLstmPolicy", VECTOR, "lstm_actor"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", [False, True])
+def test_hooks_and_methods_are_called_from_the_next_step_on(
+    cls: Any, policy: str, space: Any, module: str, method: bool
+) -> None:
+    calls: list[Any] = []  # The models whose modules are called, and None at the end of each rollout.
+
+    def hook(model: Any) -> None:
+        found = model.policy.get_submodule(module)
+        before = found.forward
+
+        def forward(*given: Any) -> Any:
+            calls.append(model)
+            return before(*given)
+
+        if method:
+            found.forward = forward
+        else:
+            found.register_forward_hook(lambda *_: calls.append(model))
+
+    sb3s, ours = (model_of(each, noise_envs(BOX, space), policy) for each in (cls, PPOClip))
+    for model in (sb3s, ours):
+        end = At("rollout_end", lambda _: calls.append(None))
+        model.learn(2 * N_STEPS, callback=[At("step", hook, 4), end])
+    first, second = (calls.index(model) for model in (sb3s, ours))
+    assert calls.index(None, first) - first == calls.index(None, second) - second > 3
+
+
+@pytest.mark.usefixtures("natively")
+def test_parameters_that_moved_before_a_time_limit_are_found_after_it() -> None:
+    left: list[th.Tensor] = []  # It stays in memory, for a fast path that would still read it.
+
+    def move(model: Any) -> None:
+        weight = model.policy.value_net.weight
+        left.append(weight.data)
+        weight.data = unaligned(weight.data)
+        left[0].fill_(100.0)
+
+    model = model_of(PPOClip, noise_envs(BOX))
+    callback = Values("step", move, 7)  # All episodes have seven steps.
+    outcome(model, callback)
+    np.testing.assert_allclose(callback.found, callback.wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("natively")

@@ -157,6 +157,23 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
 
 
+class AddedBuffer(RolloutBuffer):
+    """Counts the steps that are added to it."""
+
+    added = 0
+
+    def add(self, *columns: Any) -> None:
+        self.added += 1
+        super().add(*columns)
+
+
+def test_another_buffer_is_filled_by_its_own_method() -> None:
+    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, device="cpu")
+    buffer = AddedBuffer(16, model.observation_space, BOX, "cpu", n_envs=2)
+    model.collect_rollouts(model.env, model._setup_learn(32)[1], buffer, 16)
+    assert buffer.full and buffer.added == 16 and not model.rollout_buffer.full
+
+
 def test_a_buffer_of_sb3_in_place_of_the_model_s() -> None:
     """The KL of minibatches needs the parameters of the old policy, which SB3's buffer does not keep."""
     for variant in VARIANTS:

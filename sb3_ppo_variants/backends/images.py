@@ -96,6 +96,10 @@ def fuse_adam(optimizers: list[Optimizer]) -> Iterator[None]:
     chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
     for optimizer in optimizers:
         optimizer.param_groups[0]["fused"] = True
+        for parameter, state in optimizer.state.items():
+            # The kernel counts steps where the parameters are; Adam otherwise does so on the CPU, and files do.
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device, th.float32)
     try:
         yield
     finally:
@@ -236,9 +240,6 @@ class ImageActor(TorchActor):
         super().__init__(model, type(plan.kind)(with_onednn(first.rest)), buffer)
         self._acting = ActingAfter(first, self._acting)
 
-    def read(self) -> None:
-        """Do nothing: every step reads the parameters anew."""
-
 
 class Images(Reference):
     """Computes the same as the reference backend, with images and filters laid out for convolutions."""
@@ -267,5 +268,7 @@ class Images(Reference):
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         first = FirstLayers.find(plan.kind.policy)
         if first is None:
-            return TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
-        return UntilRemade(ImageActor(first, model, plan, buffer), model, plan)
+            actor = TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
+        else:
+            actor = ImageActor(first, model, plan, buffer)
+        return UntilRemade(actor, model, plan)

@@ -64,7 +64,7 @@ class TorchActor:
         drawn_from: Sequence[Parameters | None] = (),
     ):
         self._model = model
-        self._policy = kind.policy
+        self._kind, self._policy = kind, model.policy
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
@@ -78,7 +78,14 @@ class TorchActor:
         """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
         return self._parameters
 
+    def read(self) -> None:
+        """Act with the policy that the model has now, which a callback may have replaced."""
+        if self._policy is not self._model.policy:
+            self._policy = self._kind.policy = self._model.policy
+            self._bounds = bounds_of(self._policy)
+
     def act(self, step: int, observations: Observations) -> np.ndarray:
+        self.read()
         model, policy = self._model, self._policy
         if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
             policy.reset_noise(self._buffer.n_envs)
@@ -106,6 +113,7 @@ class TorchActor:
         return self._seen
 
     def terminal_value(self, observation: Observations, env_index: int) -> th.Tensor:
+        self.read()
         with th.no_grad():
             return self._acting.terminal_value(self._policy.obs_to_tensor(observation)[0], env_index)[0]
 
@@ -117,6 +125,7 @@ class TorchActor:
         self._parameters.append(acted.parameters)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
+        self.read()
         with th.no_grad():
             values = self._acting.last_values(obs_as_tensor(observations, self._model.device), dones)
         self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)

@@ -1,4 +1,4 @@
-"""Policies that callbacks remake during a rollout: other modules, other parameters, or parameters of another layout.
+"""Policies that callbacks replace or remake during a rollout: other modules, methods, hooks, parameters or layouts.
 
 A fast actor is built for the networks that the policy has at the start of a rollout. It follows parameters whose values
 change, or that move in memory. If more than that changes, PyTorch acts in its place, which then computes or raises what
@@ -16,49 +16,53 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.policies.kind import kind_of
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
 from sb3_ppo_variants.updates.plan import UpdatePlan
 
 
 class Makeup:
-    """The modules and parameters of a policy, and how each parameter lies in memory."""
+    """The modules of a policy, their methods, forward hooks and parameters, and how parameters lie in memory."""
 
     def __init__(self, policy: ActorCriticPolicy):
         modules = [*policy.modules()]
         self._children = [module._modules for module in modules if module._modules]
         self._children_then = [children.copy() for children in self._children]
+        # A method of its own is a new entry in the dict of a module.
+        self._dicts = [
+            each for module in modules for each in (vars(module), module._forward_hooks, module._forward_pre_hooks)
+        ]
         self._own = [module._parameters for module in modules if module._parameters]
         self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
-        self._identities, self._addresses = self._identities_now(), self._addresses_now()
-        self._sizes, self._layouts = self._sizes_now(), self._layouts_now()
+        self._numbers, self._addresses, self._layouts = self._numbers_now(), self._addresses_now(), self._layouts_now()
 
     def have_moved(self) -> bool:
-        """Whether parameters are elsewhere in memory than at the last call."""
-        now = self._addresses_now()
-        if now == self._addresses:
-            return False
-        self._addresses = now
-        return True
+        """Whether parameters are elsewhere in memory than when they were last found."""
+        return self._addresses_now() != self._addresses
+
+    def find(self) -> None:
+        """Remember where the parameters are."""
+        self._addresses = self._addresses_now()
 
     def is_kept(self, thoroughly: bool) -> bool:
-        """Whether the policy has the same modules, and the same parameters that lie in memory in the same way.
+        """Whether the policy has the same modules, methods and hooks, and the same parameters in the same layout.
 
         :param thoroughly: whether to compare all of it, which takes several times as long. Unless parameters move, the
             rest does not change how SB3 computes: either SB3 raises an error, or the numbers are the same
         """
         # Modules are equal only to themselves.
-        if self._children != self._children_then or self._identities_now() != self._identities:
+        if self._children != self._children_then or self._numbers_now() != self._numbers:
             return False
-        return self._sizes_now() == self._sizes and not (thoroughly and self._layouts_now() != self._layouts)
+        return not thoroughly or self._layouts_now() == self._layouts
 
-    def _identities_now(self) -> list[int]:
-        return [*map(id, chain.from_iterable(map(dict.values, self._own)))]
+    def _numbers_now(self) -> list[int]:
+        """Count methods and hooks, and tell which the parameters are, how large, and whether they are contiguous."""
+        identities = map(id, chain.from_iterable(map(dict.values, self._own)))
+        sizes = map(th.Tensor.numel, self._tensors), map(th.Tensor.is_contiguous, self._tensors)
+        return [*map(len, self._dicts), *identities, *chain(*sizes)]
 
     def _addresses_now(self) -> list[int]:
         return [*map(th.Tensor.data_ptr, self._tensors)]
-
-    def _sizes_now(self) -> list[int]:
-        return [*map(th.Tensor.numel, self._tensors), *map(th.Tensor.is_contiguous, self._tensors)]
 
     def _layouts_now(self) -> list[object]:
         return [
@@ -112,11 +116,13 @@ class UntilRemade:
         """Return the actor that computes what the policy is now."""
         if self._actor is not self._fast:
             return self._actor
-        moved = self._makeup.have_moved()
+        policy, moved = self._model.policy, self._makeup.have_moved()
         # Only callbacks remake a policy where it lies, and they see the step.
-        if (moved or thoroughly or self._was_seen) and not self._makeup.is_kept(moved or thoroughly):
-            return TorchActor(self._model, self._plan.kind, self._plan.buffer, self._fast.drawn_from())
+        seen = moved or thoroughly or self._was_seen
+        if policy is not self._plan.kind.policy or (seen and not self._makeup.is_kept(moved or thoroughly)):
+            return TorchActor(self._model, kind_of(policy), self._plan.buffer, self._fast.drawn_from())
         self._was_seen = False
         if moved:
             self._fast.read()
+            self._makeup.find()
         return self._fast

@@ -5,7 +5,7 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 The same goes for GRUs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -57,21 +57,25 @@ def _check_plan(plan: UpdatePlan) -> None:
         raise ObstacleError("the policy has no LSTM")
     policy = plan.kind.policy
     check_overrides(plan, RELIED_ON)
-    for lstm in (policy.lstm_actor, policy.lstm_critic):
-        if lstm is None:
-            continue
+    for lstm in _lstms(policy):
         if type(lstm) not in (nn.LSTM, GRULikeLSTM) or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
             raise ObstacleError(f"the recurrent layer is a {lstm}")
         if lstm.dropout > 0:
             raise ObstacleError("the LSTM has dropout")
         if find_obstacle(check_hooks, [lstm]) is not None:
             raise ObstacleError("the LSTM has hooks")
+        if "forward" in vars(lstm):
+            raise ObstacleError("the LSTM has its own forward")
+
+
+def _lstms(policy: Any) -> list[nn.LSTM | GRULikeLSTM]:
+    return [lstm for lstm in (policy.lstm_actor, policy.lstm_critic) if lstm is not None]
 
 
 def _view_by_cells(policy: ActorCriticPolicy) -> ActorCriticPolicy:
     """Make a view of a policy that computes single steps with PyTorch's cells, much cheaper than an LSTM call."""
     view: Any = make_view(policy)
-    view._process_sequence = StepsByCells(view._process_sequence)
+    view._process_sequence = StepsByCells(view._process_sequence, _lstms(policy))
     return cast(ActorCriticPolicy, view)
 
 
@@ -92,17 +96,19 @@ def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
 class StepsByCells:
     """Computes the same as sb3-contrib's ``_process_sequence``.
 
-    :param process: that method, which is still called for sequences of more than one step
+    :param process: that method, which is still called for several steps, for other LSTMs, and for changed ones
+    :param lstms: the LSTMs that are known to compute as PyTorch's cells do
     """
 
-    def __init__(self, process: Callable[..., tuple[th.Tensor, States]]):
-        self._process = process
+    def __init__(self, process: Callable[..., tuple[th.Tensor, States]], lstms: Collection[nn.LSTM | GRULikeLSTM]):
+        self._process, self._lstms = process, lstms
 
     def __call__(
         self, features: th.Tensor, states: States, episode_starts: th.Tensor, lstm: nn.LSTM | GRULikeLSTM
     ) -> tuple[th.Tensor, States]:
         hidden, cells = states
-        if len(features) != hidden.shape[1]:
+        changed = lstm._forward_hooks or lstm._forward_pre_hooks or "forward" in vars(lstm)
+        if len(features) != hidden.shape[1] or lstm not in self._lstms or changed:
             return self._process(features, states, episode_starts, lstm)
         goes_on = (1.0 - episode_starts).view(1, -1, 1)
         pairs = []

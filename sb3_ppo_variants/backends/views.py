@@ -8,6 +8,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.nn import functional
 
+from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
+
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The context of an autograd function, to which PyTorch and the function add attributes.
 Context: TypeAlias = Any
@@ -19,12 +21,13 @@ SMALLEST = 2**16
 def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
     """Make a shallow copy of a module with some of its children replaced.
 
-    It shares all parameters and all other children with the module, under the same names. Attributes of the view can
-    be changed freely. Changing those of the module for a while instead would leave it changed if an interrupt hit at
-    the wrong moment.
+    It shares all parameters and all other children with the module, under the same names. If no child is replaced, it
+    also has the children that the module gets later. Attributes of the view can be changed freely. Changing those of
+    the module for a while instead would leave it changed if an interrupt hit at the wrong moment.
     """
     view = copy(module)
-    view._modules = {**module._modules, **children}
+    if children:
+        view._modules = {**module._modules, **children}
     return view
 
 
@@ -48,10 +51,13 @@ def without_layers(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPoli
 def with_onednn(module: AnyModule) -> AnyModule:
     """Return a view of a module whose large linear layers are multiplied by oneDNN, or the module if it has none.
 
+    If it has hooks, it is returned too: they expect it, as those of PyTorch's ``weight_norm`` do, which set its weight.
+
     PyTorch multiplies single-precision matrices with MKL, which leaves half of the vector units of AMD's processors
     idle. oneDNN, with which PyTorch convolves, uses all of them.
     """
-    return cast(AnyModule, _view_with_onednn(module, {})) if has_onednn() else module
+    has_hooks = find_obstacle(check_hooks, module.modules()) is not None
+    return module if has_hooks or not has_onednn() else cast(AnyModule, _view_with_onednn(module, {}))
 
 
 def has_onednn() -> bool:

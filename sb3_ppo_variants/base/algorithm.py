@@ -299,7 +299,7 @@ class PPOBase(SavedAlgorithm):
         with self.run.collecting(), one_rollout(rollout_buffer, n_rollout_steps):
             begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
             shared.begin()
-            plan = self._plan()
+            plan = replace(self._plan(), buffer=rollout_buffer)
             if callable(self.gae_lambda):
                 # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)

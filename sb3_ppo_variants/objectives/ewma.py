@@ -56,8 +56,8 @@ class EWMA(Objective):
 
     @property
     def within(self) -> Objective:
-        """The objective within, or the one within that."""
-        return self.objective.within
+        """The objective within, or the one within that. A subclass with a loss of its own is not around another one."""
+        return self.objective.within if type(self).loss is EWMA.loss else self
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""

@@ -113,7 +113,7 @@ class Batch(Generic[TensorOrArray]):
         if of_samples is not None:
             return of_samples(compute)
         found = compute(Batch(source=lambda name: _as_arrays(getattr(self, name))))
-        return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found)
+        return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found).to(self.advantages.device)
 
     def _find(self, name: str) -> object:
         if name not in self.__dict__:

@@ -72,7 +72,6 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
     def __init__(self, layout: HybridLayout, log_std_init: float = 0.0, **options: Any):
         super().__init__(layout, **options)
         self._log_std_init = log_std_init
-        self._maskable = [part for part in self.parts if isinstance(part, MaskableDistribution)]
         each = [*zip(self.parts, self._n_outputs, strict=True)]
         self._n_masks = [n for part, n in each if isinstance(part, MaskableDistribution)]
         has_mask = [isinstance(part, MaskableDistribution) for part, n in each for _ in range(n)]
@@ -97,10 +96,11 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
 
         :param masks: one row per state, shape ``(batch, n_masks)``; ``None`` allows everything
         """
-        of_parts: Any = [None] * len(self._maskable)
+        maskable = [part for part in self.parts if isinstance(part, MaskableDistribution)]
+        of_parts: Any = [None] * len(maskable)
         if masks is not None:
             of_parts = th.split(th.as_tensor(masks).reshape(-1, sum(self._n_masks)), self._n_masks, dim=1)
-        for part, of_part in zip(self._maskable, of_parts, strict=True):
+        for part, of_part in zip(maskable, of_parts, strict=True):
             part.apply_masking(of_part)
 
 

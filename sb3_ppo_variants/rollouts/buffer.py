@@ -186,9 +186,12 @@ class Columns:
 
     def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
         key = _identify(compute)
-        if key not in self._computed:
-            self._computed[key] = compute(self.whole())
-        return convert(self._computed[key][rows])
+        found = self._computed.get(key)
+        if found is None:
+            found = compute(self.whole())
+            if key is not None:
+                self._computed[key] = found
+        return convert(found[rows])
 
     def _column(self, name: str) -> object:
         buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])
@@ -205,15 +208,18 @@ class Columns:
 
 
 def _identify(function: Callable[..., object]) -> object:
-    """Return what is equal for functions that do the same: a lambda is another object whenever its line runs."""
+    """Return what is equal for functions that do the same: a lambda is another object whenever its line runs.
+
+    :return: ``None`` if the function refers to something that has no hash, or that may change, such as a tensor
+    """
     if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
         return function
-    identity = function.__code__, *(cell.cell_contents for cell in function.__closure__ or ())
+    around = [cell.cell_contents for cell in function.__closure__ or ()]
     try:
-        hash(identity)
-    except TypeError:  # It refers to something that has no hash, such as an array.
-        return function
-    return identity
+        hash((*around,))
+    except TypeError:
+        return None
+    return None if any(isinstance(each, th.Tensor) for each in around) else (function.__code__, *around)
 
 
 # This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.

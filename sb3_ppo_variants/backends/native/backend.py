@@ -20,7 +20,7 @@ from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.plan import KLAdaptive, UpdatePlan
 
 
 class Native:
@@ -68,7 +68,7 @@ def _check_plan(plan: UpdatePlan) -> None:
 
 
 def _check_methods(plan: UpdatePlan) -> None:
-    """Check that modules, optimizers and the distribution compute with the methods of their classes."""
+    """Check that modules, optimizers, step sizes and the distribution compute with the methods of their classes."""
     for module in plan.modules:
         for method in ("forward", "forward_actor", "forward_critic"):
             if method in vars(module):
@@ -77,6 +77,9 @@ def _check_methods(plan: UpdatePlan) -> None:
         # PyTorch's schedulers of the learning rate replace the method too, to count its calls.
         if "step" in vars(optimizer) and not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             raise ObstacleError("the optimizer has its own step")
+    for adaptive in [type(descent.adaptive) for descent in plan.descents if descent.adaptive is not None]:
+        if adaptive.adapted is not KLAdaptive.adapted:
+            raise ObstacleError(f"{adaptive.__name__} overrides adapted")
     distribution = plan.kind.policy.action_dist
     for each in (distribution, *(distribution.parts if isinstance(distribution, HybridDistribution) else ())):
         obstacles.check_methods(each, "distribution")
