@@ -352,7 +352,7 @@ class PPOCustom(PPOBase):
     own_rules: ClassVar[Mapping[str, Rule]] = {
         "objective": instance("an instance of a class derived from Objective", Objective)
     }
-    objective: Any
+    objective: Objective
 
     def __init__(
         self,
