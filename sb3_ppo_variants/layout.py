@@ -155,11 +155,6 @@ class Layout:
         """
         return rows
 
-    def to_rows(self, actions: Actions) -> np.ndarray:
-        """Return the actions of vectorised environments as rows, the inverse of :meth:`for_envs`."""
-        rows: np.ndarray = actions
-        return rows
-
 
 class HybridLayout(Layout):
     """The layout of a ``Dict`` or ``Tuple`` space, whose rows have the columns of one part after those of another.
@@ -200,7 +195,7 @@ class HybridLayout(Layout):
         return map_parts(lambda _: next(of_parts), self._structure)
 
     def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
-        """Return elements of the space as rows."""
+        """Return elements of the space as rows, the inverse of :meth:`for_envs`."""
         of_parts = [[reduce(getitem, path, action) for action in actions] for path in self._paths]
         columns = [part.put(elements) for part, elements in zip(self.parts, of_parts, strict=True)]
         return np.concatenate(columns, axis=1).astype(np.float32)

@@ -28,8 +28,8 @@ from stable_baselines3.common.vec_env import (
     VecVideoRecorder,
 )
 
-from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
-from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, PPOClip
+from helpers import BOX, IMAGE, NoiseEnv, assert_same_policy, noise_envs, small
+from sb3_ppo_variants import EnvOutputError, ExactCheckpointCallback, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.guards.stepping import StandIn
 
@@ -296,6 +296,48 @@ def test_an_environment_that_a_callback_puts_in_is_checked() -> None:
 
     with pytest.raises(EnvOutputError, match="the reward of environment 0"):
         small().learn(640, Calls(loses))
+
+
+class PassesOn(VecEnvWrapper):
+    """Passes on actions in a form of its own, which need not be that of the action space."""
+
+    def __init__(self, venv: VecEnv, form: Callable[[np.ndarray], Any]):
+        super().__init__(venv)
+        self._form = form
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.venv.step_async(self._form(actions))
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "lists": lambda actions: actions.tolist(),
+    "of different lengths": lambda actions: [actions[0], [*actions[1], 0.0]],
+    "dicts": lambda actions: tuple([{"force": action, "reset": False} for action in actions]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wrappers_pass_on_actions_in_any_form(form: str) -> None:
+    ours, sb3s = (
+        small(cls, PassesOn(noise_envs(BOX), FORMS[form]), **kwargs).learn(64)
+        for cls, kwargs in ((PPOClip, {"fast": False}), (PPO, {}))
+    )
+    assert_same_policy(ours, sb3s)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_not_finite_is_found_in_any_form(form: str) -> None:
+    def spoiled(actions: np.ndarray) -> Any:
+        return FORMS[form](np.where([[False], [True]], np.nan, actions))
+
+    with pytest.raises(NonFiniteError, match="the action of environment 1 at step 0 is not finite"):
+        small(env=PassesOn(noise_envs(BOX), spoiled)).learn(64)
 
 
 def test_a_video(tmp_path: Path) -> None:

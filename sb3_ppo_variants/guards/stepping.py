@@ -19,17 +19,19 @@ from sb3_ppo_variants.guards.outputs import (
     EnvCheck,
     FiniteTest,
     Watch,
+    as_real_array,
     blame_output,
     call_env,
     check_actions,
     copy_info,
     copy_observation,
     finite_test,
+    is_finite,
     observation_check,
     show,
 )
 from sb3_ppo_variants.guards.workers import check_answers, exchange_pipes
-from sb3_ppo_variants.layout import Actions, Layout, layout_of
+from sb3_ppo_variants.layout import Actions, parts_of
 
 Returned = TypeVar("Returned")
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
@@ -59,7 +61,7 @@ def guard_envs(model: OnPolicyAlgorithm, test: FiniteTest = finite_test) -> Iter
     # A wrapper that takes actions in its own way may pass on others. Actors have checked those that they drew.
     if not all(_are_those_of(VecEnvWrapper, wrapper, TAKE_ACTIONS) for wrapper, _ in owners[1:]):
         for method in TAKE_ACTIONS:
-            vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], layout_of(env.action_space), watch)
+            vars(stand_in)[method] = _checking_actions(vars(stand_in)[method], watch)
     setattr(owner, name, stand_in)
     try:
         with exchange_pipes(env, model):
@@ -88,13 +90,18 @@ def _owners(model: OnPolicyAlgorithm) -> list[tuple[OnPolicyAlgorithm | VecEnv, 
     return owners
 
 
-def _checking_actions(
-    take: Callable[[Actions], Returned], layout: Layout, watch: Watch
-) -> Callable[[Actions], Returned]:
-    """Make a method that takes only finite actions."""
+def _checking_actions(take: Callable[[Actions], Returned], watch: Watch) -> Callable[[Actions], Returned]:
+    """Make a method that takes actions in any form, as wrappers may pass them on, if their numbers are finite."""
 
     def checked(actions: Actions) -> Returned:
-        check_actions(layout.to_rows(actions), watch)
+        rows = as_real_array(actions)
+        if rows is not None:
+            check_actions(rows, watch)
+        elif isinstance(actions, Sequence):
+            for i, action in enumerate(actions):
+                numbers = [as_real_array(part) for _, part in parts_of(action)]
+                if not all(part is None or is_finite(part) for part in numbers):
+                    watch.refuse_number("action", action, i)
         return take(actions)
 
     return checked
