@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from sb3_contrib import RecurrentPPO
+from masked_envs import small_masked
+from recurrence import small_recurrent
+from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from helpers import ACTION_SPACES, BOX, VECTOR, noise_envs
+from helpers import ACTION_SPACES, BOX, VECTOR, assert_same_policy, noise_envs, small
 from sb3_ppo_variants import PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.choice import choose
 
@@ -313,6 +315,36 @@ def test_parameters_that_moved_before_a_time_limit_are_found_after_it() -> None:
     callback = Values("step", move, 7)  # All episodes have seven steps.
     outcome(model, callback)
     np.testing.assert_allclose(callback.found, callback.wanted, rtol=1e-5, atol=1e-6)
+
+
+def other_policy(model: Any) -> None:
+    replacement = deepcopy(model.policy)
+    for parameter in replacement.parameters():
+        parameter.data.add_(0.1)
+    model.policy = replacement
+
+
+@pytest.mark.usefixtures("natively")
+def test_the_next_step_uses_another_policy() -> None:
+    callback = Values("step", other_policy, 4)
+    model_of(PPOClip, noise_envs(BOX)).learn(32, callback)
+    np.testing.assert_allclose(callback.found[4:], callback.wanted[4:], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(callback.found[:4], callback.wanted[:4], atol=1e-4)
+
+
+@pytest.mark.parametrize("call", [4, 16])  # The last one is at the end of a rollout.
+@pytest.mark.parametrize("name", ["plain", "masks", "memory"])
+def test_another_policy_trains_as_with_sb3(name: str, call: int) -> None:
+    makers: dict[str, Any] = {
+        "plain": lambda ours: small(PPOClip, fast=False) if ours else small(PPO),
+        "masks": lambda ours: small_masked(fast=False) if ours else small_masked(MaskablePPO, policy="MlpPolicy"),
+        "memory": lambda ours: small_recurrent(PPOClip, fast=False) if ours else small_recurrent(RecurrentPPO),
+    }
+    models = []
+    for ours in (True, False):
+        model = makers[name](ours)
+        models.append(model.learn(32 * model.n_envs, At("step", other_policy, call)))
+    assert_same_policy(*models)
 
 
 @pytest.mark.usefixtures("natively")
