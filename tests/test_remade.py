@@ -324,14 +324,6 @@ def other_policy(model: Any) -> None:
     model.policy = replacement
 
 
-@pytest.mark.usefixtures("natively")
-def test_the_next_step_uses_another_policy() -> None:
-    callback = Values("step", other_policy, 4)
-    model_of(PPOClip, noise_envs(BOX)).learn(32, callback)
-    np.testing.assert_allclose(callback.found[4:], callback.wanted[4:], rtol=1e-5, atol=1e-6)
-    assert not np.allclose(callback.found[:4], callback.wanted[:4], atol=1e-4)
-
-
 @pytest.mark.parametrize("call", [4, 16])  # The last one is at the end of a rollout.
 @pytest.mark.parametrize("name", ["plain", "masks", "memory"])
 def test_another_policy_trains_as_with_sb3(name: str, call: int) -> None:

@@ -27,13 +27,13 @@ from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, join, rollout_normalizer
 from sb3_ppo_variants.updates.run import Ended, Measured
 
-# The names of Adam's moments.
 # The value losses that losses.hpp implements: for each, its name there, and its constant.
 NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
     SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
     ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
     Huber: lambda loss: ("HUBER", loss.delta),
 }
+# The names of Adam's moments.
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # Multiplications of a minibatch that are worth a thread, less than a millisecond. Threads wait for each other, longest
 # for one that has lost its core to another process, so the work must be long compared to that.
