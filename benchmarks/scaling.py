@@ -13,6 +13,7 @@ from benchmarks.measuring import (
     Count,
     add_options,
     circumstances,
+    doubled_up_to,
     in_process,
     in_turn,
     make_folders,
@@ -43,6 +44,8 @@ SIZES = (12_000, 200_000)
 """Sizes, in floats, of the vectors whose averaging is timed."""
 MANY = (8, 64, 512)
 EPOCHS = 10
+ROLLOUTS = 6
+"""Rollouts of a measurement. SB3's PPO makes fewer, with as many steps in total."""
 ASSUMPTIONS = """The model: every process trains as fast as one alone and waits only for the means of gradients,
 one for each minibatch. A mean costs what it does in a ring: 2 (W - 1) (a + b n / W) for W processes and n floats. The
 latency a and the time b of a float are those of the two sizes measured above, between two processes of one machine. So
@@ -61,24 +64,26 @@ def launch(processes: int, *arguments: object) -> Any:
     return in_process(" ".join(module), command)
 
 
-def measure(workload: Workload, processes: int, pairs: int) -> dict[str, list[float]]:
-    """Measure steps per second of one process, of several with as many environments each, and of SB3 with all those."""
+def measure(workload: Workload, most: int, pairs: int) -> dict[str, list[float]]:
+    """Measure steps per second of 1, 2, 4, ... processes with as many environments each, and of SB3 with all those."""
     env_id, n_envs, n_steps, batch_size, _ = workload
-    of_each, of_all = (n_envs, n_steps, batch_size), (n_envs * processes, n_steps, batch_size * processes)
-    return in_turn(
-        {
-            "1 process": partial(launch, 1, "rate", "PPOClip", env_id, *of_each),
-            f"{processes} processes": partial(launch, processes, "rate", "PPOClip", env_id, *of_each),
-            "SB3's PPO": partial(launch, 1, "rate", "PPO", env_id, *of_all),
-        },
-        pairs,
-    )
+
+    def rate_of(algorithm: str, processes: int, shares: int, rollouts: int) -> partial[float]:
+        of_all = (n_envs * shares, n_steps, batch_size * shares, rollouts)
+        return partial(launch, processes, "rate", algorithm, env_id, *of_all)
+
+    ours = {_label(count): rate_of("PPOClip", count, 1, ROLLOUTS) for count in doubled_up_to(most)}
+    return in_turn(ours | {"SB3's PPO": rate_of("PPO", 1, most, max(1, ROLLOUTS // most))}, pairs)
+
+
+def _label(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=5)
-    parser.add_argument("--processes", action=Count, default=2, help="number of processes (default: %(default)s)")
+    parser.add_argument("--processes", action=Count, default=2, help="most processes (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measurements")
     parser.add_argument("--report", type=Path, help="print the tables of such a file, without measuring")
 
@@ -87,17 +92,23 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print the tables."""
     make_folders(options.json)
     if options.report is None:
-        n = options.processes
-        rates = {name: measure(WORKLOADS[name], n, options.pairs) for name in options.workloads}
-        averages = in_turn({str(size): partial(launch, 2, "average", size) for size in SIZES}, options.pairs)
-        measured = {**circumstances(), "rates": rates, "averages": averages}
+        measured = _measure_all(options)
     else:
         measured = reported(options.report, "rates", "averages")
     print("\n".join([*rates_table(measured["rates"]), "", *averages_table(measured["averages"]), ""]))
     print("\n".join([*model_table(measured), "", ASSUMPTIONS]))
-    if options.json is not None:
-        options.json.write_text(json.dumps(measured) + "\n")
     return 0
+
+
+def _measure_all(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, and write the results after each workload, so that an interrupt loses only the last one."""
+    averages = in_turn({str(size): partial(launch, 2, "average", size) for size in SIZES}, options.pairs)
+    measured = {**circumstances(), "rates": {}, "averages": averages}
+    for name in options.workloads:
+        measured["rates"][name] = measure(WORKLOADS[name], options.processes, options.pairs)
+        if options.json is not None:
+            options.json.write_text(json.dumps(measured) + "\n")
+    return measured
 
 
 def rates_table(rates: dict[str, dict[str, list[float]]]) -> list[str]:
@@ -119,23 +130,27 @@ def averages_table(averages: dict[str, list[float]]) -> list[str]:
 def model_table(measured: dict[str, Any]) -> list[str]:
     """Return a table of the share of W times the speed of one process that remains when gradients are averaged.
 
-    The share that two processes reached stands beside the prediction for two.
+    The shares that processes reached stand beside the predictions for as many.
     """
     small, large = (float(np.median(measured["averages"][str(size)])) for size in SIZES)
     # 2 (W - 1) (a + b n / W) with W = 2.
     per_float = max(large - small, 0.0) / (SIZES[1] - SIZES[0])
     latency = max(small / 2 - per_float * SIZES[0] / 2, 0.0)
-    heads = ["2 processes", "2, as measured", *(f"{w} processes" for w in MANY)]
+    counts = sorted({int(label.split()[0]) for of in measured["rates"].values() for label in of if label[0].isdigit()})
+    seen = [count for count in counts if count > 1]
+    shown = sorted({*seen, *MANY})
+    heads = [head for w in shown for head in (_label(w), *([f"{w}, as measured"] if w in seen else []))]
     lines = [f"| workload | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for name, of_runs in measured["rates"].items():
         workload = WORKLOADS[name]
         rows = workload.n_envs * workload.n_steps
-        one, two = (np.array(of_runs[number]) for number in ("1 process", "2 processes"))
+        one = np.array(of_runs[_label(1)])
         alone, averages = rows / float(np.median(one)), EPOCHS * rows / workload.batch_size
         shares = []
-        for w in (2, *MANY):
+        for w in shown:
             average = 2 * (w - 1) * (latency + per_float * workload.n_parameters / w)
             shares.append(alone / (alone + averages * average))
-        shares.insert(1, float(np.median(two / one)) / 2)
+            if w in seen:
+                shares.append(float(np.median(np.array(of_runs[_label(w)]) / one)) / w)
         lines.append(f"| {name} | {' | '.join(f'{share:.0%}' for share in shares)} |")
     return lines

@@ -18,17 +18,16 @@ from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.variants import PPOClip
 
 REPETITIONS = 300
-ROLLOUTS = 6
 
 
-def rate(algorithm: str, env_id: str, n_envs: int, n_steps: int, batch_size: int) -> float:
-    """Measure the steps per second of all processes, over several rollouts and updates after one to warm up."""
+def rate(algorithm: str, env_id: str, n_envs: int, n_steps: int, batch_size: int, rollouts: int) -> float:
+    """Measure the steps per second of all processes, over rollouts and updates after one to warm up."""
     cls = {"PPO": PPO, "PPOClip": PPOClip}[algorithm]
     env = make_vec_env(env_id, n_envs, seed=0)
     model = cls("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size, seed=0, device="cpu")
     model.learn(1)
     before, start = model.num_timesteps, time.perf_counter()
-    model.learn(ROLLOUTS * before, reset_num_timesteps=False)
+    model.learn(rollouts * before, reset_num_timesteps=False)
     return (model.num_timesteps - before) / (time.perf_counter() - start)
 
 

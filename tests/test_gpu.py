@@ -107,7 +107,9 @@ UPDATES: dict[str, tuple[Any, Callable[[], VecEnv], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("fast", [False, "auto"])
 @pytest.mark.parametrize("name", UPDATES)
-def test_an_update_is_that_of_the_cpu(name: str, fast: Any) -> None:
+def test_an_update_is_that_of_the_cpu(name: str, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # By default, convolutions on a GPU round their factors to 10 bits.
+    monkeypatch.setattr(th.backends.cudnn, "allow_tf32", False)
     cls, make_env, arguments = UPDATES[name]
     on_cpu = collect(small(cls, make_env(), fast=False, **arguments))
     on_gpu = cls.load(save(on_cpu), make_env(), device=GPU, fast=fast)

@@ -35,6 +35,15 @@ def test_the_model_of_scaling_by_hand() -> None:
     assert lines[2:] == ["| halfcheetah | 97% | 75% | 85% | 39% | 7% |"]
 
 
+def test_more_processes_stand_beside_their_prediction() -> None:
+    """Four processes that make 1.5 times the steps of one are at 37.5% of what four of them could make."""
+    averages = {"12000": [100e-6], "200000": [476e-6]}
+    rates = {"1 process": [2048.0], "2 processes": [3072.0], "4 processes": [3072.0], "SB3's PPO": [1000.0]}
+    head, _, line = scaling.model_table({"rates": {"halfcheetah": rates}, "averages": averages})
+    cells = dict(zip(*([cell.strip() for cell in row.split("|")] for row in (head, line)), strict=True))
+    assert (cells["2, as measured"], cells["4, as measured"], cells["8 processes"]) == ("75%", "38%", "85%")
+
+
 def test_a_curve_ends_with_the_training() -> None:
     """Episodes take 7 steps: 2 of them in the first rollout, and 4 in the two of the run."""
     env, curve = Monitor(NoiseEnv(spaces.Discrete(2))), Curve()
@@ -55,7 +64,7 @@ def test_runs_without_an_episode_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("run", [partial(scaling.launch, 1, "rate", "PPOClip"), partial(cold.measure, "PPO", "pong")])
 def test_processes_say_why_they_fail(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cold.RUNS, "pong", (("Pong-v99", 1), "MlpPolicy", {}, 64))
-    with pytest.raises(SystemExit, match=r"(?s)failed:\n.*(Pong|missing 4 required positional arguments)"):
+    with pytest.raises(SystemExit, match=r"(?s)failed:\n.*(Pong|missing 5 required positional arguments)"):
         run()
 
 
