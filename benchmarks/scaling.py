@@ -91,10 +91,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure and print the tables."""
     make_folders(options.json)
-    if options.report is None:
-        measured = _measure_all(options)
-    else:
-        measured = reported(options.report, "rates", "averages")
+    measured = _measure_all(options) if options.report is None else reported(options.report, "rates", "averages")
     print("\n".join([*rates_table(measured["rates"]), "", *averages_table(measured["averages"]), ""]))
     print("\n".join([*model_table(measured), "", ASSUMPTIONS]))
     return 0
