@@ -46,7 +46,7 @@ TITLES = {
     "details": ("Implementation details", "details/report"),
     "distributions": ("Distributions, Pendulum", "howto/bounded_actions"),
     "distributions-halfcheetah": ("Distributions, HalfCheetah", "howto/bounded_actions"),
-    "objectives-cartpole": ("All objectives, CartPole", "which_objective"),
+    "objectives-500k": ("All objectives, 500,000 steps", "objectives-500k/report"),
     "gallery": ("Gallery of the recipes", "gallery/README"),
 }
 ALGORITHMS = {"stable_baselines3": "SB3's", "sb3_contrib": "sb3-contrib's"}

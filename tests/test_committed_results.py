@@ -36,6 +36,7 @@ BASELINES = {
     "masked": "contrib_maskable_ppo",
     "recurrent": "contrib_recurrent_ppo",
     "details": "ppo_clip",
+    "objectives-500k": "ppo_clip",
 }
 
 

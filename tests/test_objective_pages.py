@@ -1,16 +1,13 @@
 """What the pages about the objectives of the field say in numbers, against the objectives."""
 
-import re
 from math import log
 from pathlib import Path
 
 import numpy as np
 import pytest
-from committed import ROOT, needs_records, section
 
 from benchmarks.figures.field import ALL
 from benchmarks.figures.ratio import by_ratio
-from sb3_ppo_variants.compare import records, scores
 from sb3_ppo_variants.objectives import (
     CISPO,
     DPO,
@@ -166,19 +163,3 @@ def test_the_drawn_range_of_trgppo_is_not_that_of_the_clip() -> None:
     ratio = np.linspace(1, 2, 501)
     stops = ratio[by_ratio(TRGPPO(delta=0.1), ratio, 1.0, 0.249)[1] == 0][0]
     assert stops * 0.249 == pytest.approx(0.466, abs=0.001)
-
-
-@needs_records
-def test_the_scores_on_cartpole() -> None:
-    found, problems = records.unpack(ROOT / "results" / "objectives-cartpole.jsonl.gz")
-    assert not problems
-    (comparison,) = scores.comparisons(found)
-    by_setting = comparison.table.sort_values("seed").groupby("label")["score"].apply(list).to_dict()
-    assert len(by_setting) == 20 and all(len(values) == 3 for values in by_setting.values())
-    rows = re.findall(r"^\| `(\w+)` \| (\d+), (\d+), (\d+) \| ", section("Measured", PAGES / "index.md"), re.MULTILINE)
-    learns = {label for label, values in by_setting.items() if min(values) >= 475}
-    assert len(learns) == 14 and all(by_setting[label] == [500.0] * 3 for label in learns)
-    labels = {name: {"PPOUnclipped": "ppo_unclipped"}.get(name, f"ppo_custom objective={name}") for name, *_ in rows}
-    assert {*labels.values()} == by_setting.keys() - learns
-    for name, *numbers in rows:
-        assert [f"{value:.0f}" for value in by_setting[labels[name]]] == numbers

@@ -37,6 +37,7 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "interpolation-penalty": measured_pictures.interpolated_penalty,
     "speed": measured_pictures.faster,
     "cores": measured_pictures.more_cores,
+    "compared": measured_pictures.compared,
     "curves-all": partial(
         measured_pictures.learned,
         labels=[CLIPPED[1], ADAPTED[1], PENALISED[1], NONE],

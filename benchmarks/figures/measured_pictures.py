@@ -14,6 +14,13 @@ from sb3_ppo_variants.compare import records, scores, statistics
 from sb3_ppo_variants.compare.paper import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
+OBJECTIVES = Path("results/objectives-500k.jsonl.gz")
+CLASSES = {
+    "ppo_clip": "PPOClip",
+    "ppo_adaptive_kl": "PPOAdaptiveKL",
+    "ppo_fixed_kl": "PPOFixedKL",
+    "ppo_unclipped": "PPOUnclipped",
+}
 SPEEDS = Path("results/throughput-bars-epyc.json")
 ENVIRONMENTS = Path("results/cores.json")
 WORKLOADS = {
@@ -85,6 +92,23 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
         axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
         axes.legend(loc="upper left")
+
+
+def compared(file: Path, data: Path = OBJECTIVES) -> None:
+    """Draw the mean score of each objective with its 95% interval, beside the KL of its updates."""
+    (comparison,) = scores.comparisons(records.unpack(data)[0])
+    names = [CLASSES.get(each.label, each.label.rpartition("=")[2]) for each in comparison.ranking]
+    means = np.array([[each.value.low, each.value.value, each.value.high] for each in comparison.ranking])
+    logged = [[run["training"]["kl"] for run in comparison.runs(each.label)] for each in comparison.ranking]
+    kls = np.array([np.percentile(np.array(of_runs, dtype=float), [10, 50, 90]) for of_runs in logged])
+    with picture(file, height=5.4, sharey=True) as grid:
+        for axes, spans in zip(grid[0], (means, kls), strict=True):
+            low, middle, high = spans.T
+            axes.errorbar(middle, names, xerr=[middle - low, high - middle], fmt="o", color=CLIP, linewidth=1.6)
+        left, right = grid[0]
+        left.invert_yaxis()
+        left.set(xlabel="mean normalised score", xlim=(0, 1.05))
+        right.set(xlabel="KL of an update", xscale="log")
 
 
 def faster(file: Path, data: Path = SPEEDS) -> None:

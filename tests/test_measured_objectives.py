@@ -1,0 +1,123 @@
+"""The pages say of all objectives in five tasks what the committed records say."""
+
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from committed import ROOT, needs_records, section
+
+from benchmarks.figures.measured_pictures import CLASSES
+from sb3_ppo_variants.compare import records, scores, statistics
+
+pytestmark = needs_records
+WORSE = "`ESPO`, `SPO`, `PPOUnclipped`, `SAPO` and `CISPO`"
+PAGES = ROOT / "docs" / "objectives"
+
+
+@pytest.fixture(scope="module")
+def measured() -> scores.Comparison:
+    found, problems = records.unpack(ROOT / "results" / "objectives-500k.jsonl.gz")
+    assert not problems
+    (comparison,) = scores.comparisons(found)
+    assert len(comparison.arrays) == 20 and {each.shape for each in comparison.arrays.values()} == {(3, 5)}
+    return comparison
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return one_line(section("Measured", PAGES / "index.md"))
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def label_of(name: str) -> str:
+    """Return the label of an objective, or of the class of one of the paper's."""
+    return {of_class: label for label, of_class in CLASSES.items()}.get(name, f"ppo_custom objective={name}")
+
+
+def labels_in(text: str) -> set[str]:
+    return {label_of(name) for name in re.findall(r"`(\w+)`", text)}
+
+
+def kl_percentiles(measured: scores.Comparison, *percents: int) -> dict[str, list[float]]:
+    """Return percentiles of the KL of all updates with each objective."""
+    logged = {label: [run["training"]["kl"] for run in measured.runs(label)] for label in measured.arrays}
+    return {
+        label: np.percentile(np.array(of_runs, dtype=float), percents).tolist() for label, of_runs in logged.items()
+    }
+
+
+def test_which_objectives_differ(measured: scores.Comparison, page: str) -> None:
+    means, found = statistics.means(measured.arrays), statistics.differences(measured.arrays)
+    ordered = sorted(means, key=lambda label: -means[label].value)
+    assert ordered[0] == label_of("PPOClip") and f"the highest mean score, {means[ordered[0]].value:.2f}," in page
+    worse = {label for label in ordered if label != ordered[0] and found[ordered[0], label].is_beyond_noise}
+    assert f"is better beyond noise than {WORSE}" in page and labels_in(WORSE) == worse
+    assert len(found) == 2 * 190 and "all 190 pairs" in page
+    assert "The first fourteen, down to `ReverseKL`, cannot" in page and ordered[13] == label_of("ReverseKL")
+    assert not any(found[pair].is_beyond_noise for pair in combinations(ordered[:14], 2))
+    spo = label_of("SPO")
+    better = [label for label in ordered if label != spo and found[label, spo].estimate.value > 0]
+    assert sum(found[label, spo].is_beyond_noise for label in better) == 6
+    assert "`SPO` have a median KL of 0.0013, and six objectives are better beyond noise" in page
+
+
+def test_which_objectives_are_equivalent(measured: scores.Comparison, page: str) -> None:
+    same = [
+        {one, other}
+        for (one, its), (other, others) in combinations(measured.arrays.items(), 2)
+        if statistics.are_equivalent(its, others)
+    ]
+    of = {name: set().union(*(pair for pair in same if label_of(name) in pair)) for name in CLASSES.values()}
+    assert "**Only `DualClip` is equivalent to it**" in page and of["PPOClip"] == labels_in("`PPOClip`, `DualClip`")
+    adaptive = "The adaptive penalty is equivalent to `KLHinge`, `MDPO` and `TrulyPPO`"
+    assert adaptive in page and of["PPOAdaptiveKL"] == labels_in(f"`PPOAdaptiveKL` {adaptive}")
+    fixed = "the fixed one to `ReverseKL` and `TRGPPO`"
+    assert fixed in page and of["PPOFixedKL"] == labels_in(f"`PPOFixedKL` {fixed}")
+
+
+def test_the_dual_clip_learns_what_the_clip_does(measured: scores.Comparison) -> None:
+    table = measured.table[measured.table["env"].str.endswith("-v5")].set_index(["env", "seed"])
+    clip, dual = (table.loc[table["label"] == label_of(name), "score"].sort_index() for name in ("PPOClip", "DualClip"))
+    assert len(clip) == 9 and clip.equals(dual)
+
+
+def test_how_large_updates_are(measured: scores.Comparison, page: str) -> None:
+    means, kls = statistics.means(measured.arrays), kl_percentiles(measured, 10, 50, 90)
+    medians = {label: middle for label, (_, middle, _) in kls.items()}
+    lowest = sorted(means, key=lambda label: means[label].value)[:4]
+    assert {label for label, kl in medians.items() if kl > 1} == {*lowest}
+    assert f"that of the others is at most {max(kl for of, kl in medians.items() if of not in lowest):.2g}." in page
+    assert f"Those of `SPO` have a median KL of {min(medians.values()):.2g}" in page
+    hinge, adaptive = (
+        f"{low:.2g} to {high:.2g}" for low, _, high in (kls[label_of(of)] for of in ("KLHinge", "PPOAdaptiveKL"))
+    )
+    assert f"have a KL of {hinge} and of {adaptive}." in page
+    cispo, sapo, clip = (f"{medians[label_of(of)]:.2g}" for of in ("CISPO", "SAPO", "PPOClip"))
+    said = f"was {cispo}, and with [SAPO](gates.md) {sapo}, whereas it was {clip} with the clip"
+    assert said in one_line((PAGES / "cispo.md").read_text())
+
+
+def test_one_run_collapses(measured: scores.Comparison, page: str) -> None:
+    least = measured.table[measured.table["env"] == "CartPole-v1"].sort_values("score").iloc[0]
+    assert least["label"] == label_of("AdaptiveReverseKL") and f"ends at {least['score']:.0f}, below the random" in page
+    assert least["score"] < measured.random_scores["CartPole-v1"]
+
+
+def test_what_so_many_seeds_find(measured: scores.Comparison, page: str) -> None:
+    three, five, ten = (f"{statistics.detectable_difference(measured.arrays, seeds):.2f}" for seeds in (3, 5, 10))
+    assert (
+        f"three seeds find a difference of {three} between two means, five one of {five} and ten one of {ten}" in page
+    )
+
+
+def test_what_other_pages_say(measured: scores.Comparison) -> None:
+    medians = kl_percentiles(measured, 50)
+    advice = one_line((ROOT / "docs" / "which_objective.md").read_text())
+    assert "none of the twenty is better than `PPOClip` beyond noise, and five are worse" in advice
+    assert "Three of these five are the ones that change the policy most in an update" in advice
+    assert {*sorted(medians, key=lambda label: -medians[label][0])[:3]} <= labels_in(WORSE)
+    assert f"and five are worse: {WORSE}" in one_line(section("The objectives of later papers"))
