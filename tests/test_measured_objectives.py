@@ -121,3 +121,4 @@ def test_what_other_pages_say(measured: scores.Comparison) -> None:
     assert "Three of these five are the ones that change the policy most in an update" in advice
     assert {*sorted(medians, key=lambda label: -medians[label][0])[:3]} <= labels_in(WORSE)
     assert f"and five are worse: {WORSE}" in one_line(section("The objectives of later papers"))
+    assert "none is better than `PPOClip` beyond noise [in five tasks][objectives]" in (ROOT / "README.md").read_text()
