@@ -107,7 +107,7 @@ learning: $(INSTALLED)  ## Compare the scores of all variants and SB3's PPO with
 throughput: $(INSTALLED)  ## Compare the speed of the variants with SB3's PPO (a quarter of an hour)
 	$(BIN)/python -m benchmarks throughput
 
-throughput-bars: $(INSTALLED)  ## Compare the speed on all workloads that have a target (an hour)
+throughput-bars: $(INSTALLED)  ## Compare the speed on all workloads that have a target (ten minutes)
 	$(BIN)/python -m benchmarks throughput --bars --json runs/throughput-bars.json
 
 stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments with SB3's (five minutes)
