@@ -11,16 +11,11 @@ from benchmarks import cores
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, picture, shades
 from sb3_ppo_variants.compare import records, scores, statistics
+from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.paper import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
 OBJECTIVES = Path("results/objectives-500k.jsonl.gz")
-CLASSES = {
-    "ppo_clip": "PPOClip",
-    "ppo_adaptive_kl": "PPOAdaptiveKL",
-    "ppo_fixed_kl": "PPOFixedKL",
-    "ppo_unclipped": "PPOUnclipped",
-}
 SPEEDS = Path("results/throughput-bars-epyc.json")
 ENVIRONMENTS = Path("results/cores.json")
 WORKLOADS = {
@@ -97,7 +92,8 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
 def compared(file: Path, data: Path = OBJECTIVES) -> None:
     """Draw the mean score of each objective with its 95% interval, beside the KL of its updates."""
     (comparison,) = scores.comparisons(records.unpack(data)[0])
-    names = [CLASSES.get(each.label, each.label.rpartition("=")[2]) for each in comparison.ranking]
+    # The classes of the paper's objectives, and the names of the others.
+    names = [ALGORITHMS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking]
     means = np.array([[each.value.low, each.value.value, each.value.high] for each in comparison.ranking])
     logged = [[run["training"]["kl"] for run in comparison.runs(each.label)] for each in comparison.ranking]
     kls = np.array([np.percentile(np.array(of_runs, dtype=float), [10, 50, 90]) for of_runs in logged])
