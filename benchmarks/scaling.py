@@ -45,7 +45,7 @@ SIZES = (12_000, 200_000)
 MANY = (8, 64, 512)
 EPOCHS = 10
 ROLLOUTS = 6
-"""Rollouts of a measurement. SB3's PPO makes fewer, with as many steps in total."""
+"""Rollouts of a measurement. SB3's PPO makes fewer larger ones, but at least one."""
 ASSUMPTIONS = """The model: every process trains as fast as one alone and waits only for the means of gradients,
 one for each minibatch. A mean costs what it does in a ring: 2 (W - 1) (a + b n / W) for W processes and n floats. The
 latency a and the time b of a float are those of the two sizes measured above, between two processes of one machine. So

@@ -34,8 +34,8 @@ LOCK = ".lock"
 INTERACTIVE = "interactive.html"
 OVERVIEW = """\
 Settings are in order of their mean normalised score. `better than` and `worse than` count the settings from which one
-differs beyond noise. The KL is KL(old || new) after an update: its median over updates, and the range of the middle
-80%. SB3 logs an estimate of it."""
+differs beyond noise. The KL is KL(old || new) after an update, averaged over each hundredth of a run: the median, and
+the range of the middle 80%. SB3 logs an estimate of it."""
 NORMALISED = """\
 Scores are shifted and scaled in each environment so that the random policy (measured) has 0 and the best run of this
 comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
