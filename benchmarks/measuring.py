@@ -95,13 +95,15 @@ def of_workloads(
     workloads: Iterable[str],
     pairs: int,
     file: Path | None,
+    **others: object,
 ) -> dict[str, Any]:
     """Run the programs of each workload in turn, and return their results with the circumstances.
 
     :param each_of: returns the runs of a workload by name
     :param file: JSON file for the results, written after each workload, so that an interrupt loses only the last one
+    :param others: what else was measured
     """
-    measured: dict[str, Any] = {**circumstances(), "runs": {}}
+    measured: dict[str, Any] = {**circumstances(), **others, "runs": {}}
     make_folders(file)
     for workload in workloads:
         measured["runs"][workload] = in_turn(each_of(workload), pairs)

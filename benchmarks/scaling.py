@@ -1,7 +1,6 @@
 """Measure how training scales with the number of processes, and estimate from its parts how it scales to many more."""
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,11 +11,11 @@ import numpy as np
 from benchmarks.measuring import (
     Count,
     add_options,
-    circumstances,
     doubled_up_to,
     in_process,
     in_turn,
     make_folders,
+    of_workloads,
     quartiles,
     reported,
 )
@@ -64,8 +63,11 @@ def launch(processes: int, *arguments: object) -> Any:
     return in_process(" ".join(module), command)
 
 
-def measure(workload: Workload, most: int, pairs: int) -> dict[str, list[float]]:
-    """Measure steps per second of 1, 2, 4, ... processes with as many environments each, and of SB3 with all those."""
+def runs_in(workload: Workload, most: int) -> dict[str, partial[float]]:
+    """Return runs of 1, 2, 4, ... processes with as many environments each, and of SB3 with all those.
+
+    Each returns the steps per second.
+    """
     env_id, n_envs, n_steps, batch_size, _ = workload
 
     def rate_of(algorithm: str, processes: int, shares: int, rollouts: int) -> partial[float]:
@@ -73,7 +75,7 @@ def measure(workload: Workload, most: int, pairs: int) -> dict[str, list[float]]
         return partial(launch, processes, "rate", algorithm, env_id, *of_all)
 
     ours = {_label(count): rate_of("PPOClip", count, 1, ROLLOUTS) for count in doubled_up_to(most)}
-    return in_turn(ours | {"SB3's PPO": rate_of("PPO", 1, most, max(1, ROLLOUTS // most))}, pairs)
+    return ours | {"SB3's PPO": rate_of("PPO", 1, most, max(1, ROLLOUTS // most))}
 
 
 def _label(processes: int) -> str:
@@ -90,22 +92,20 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print the tables."""
-    make_folders(options.json)
-    measured = _measure_all(options) if options.report is None else reported(options.report, "rates", "averages")
-    print("\n".join([*rates_table(measured["rates"]), "", *averages_table(measured["averages"]), ""]))
+    measured = _measure_all(options) if options.report is None else reported(options.report, "runs", "averages")
+    print("\n".join([*rates_table(measured["runs"]), "", *averages_table(measured["averages"]), ""]))
     print("\n".join([*model_table(measured), "", ASSUMPTIONS]))
     return 0
 
 
 def _measure_all(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure, and write the results after each workload, so that an interrupt loses only the last one."""
+    make_folders(options.json)
     averages = in_turn({str(size): partial(launch, 2, "average", size) for size in SIZES}, options.pairs)
-    measured = {**circumstances(), "rates": {}, "averages": averages}
-    for name in options.workloads:
-        measured["rates"][name] = measure(WORKLOADS[name], options.processes, options.pairs)
-        if options.json is not None:
-            options.json.write_text(json.dumps(measured) + "\n")
-    return measured
+
+    def runs_of(name: str) -> dict[str, partial[float]]:
+        return runs_in(WORKLOADS[name], options.processes)
+
+    return of_workloads(runs_of, options.workloads, options.pairs, options.json, averages=averages)
 
 
 def rates_table(rates: dict[str, dict[str, list[float]]]) -> list[str]:
@@ -133,12 +133,12 @@ def model_table(measured: dict[str, Any]) -> list[str]:
     # 2 (W - 1) (a + b n / W) with W = 2.
     per_float = max(large - small, 0.0) / (SIZES[1] - SIZES[0])
     latency = max(small / 2 - per_float * SIZES[0] / 2, 0.0)
-    counts = sorted({int(label.split()[0]) for of in measured["rates"].values() for label in of if label[0].isdigit()})
+    counts = sorted({int(label.split()[0]) for of in measured["runs"].values() for label in of if label[0].isdigit()})
     seen = [count for count in counts if count > 1]
     shown = sorted({*seen, *MANY})
     heads = [head for w in shown for head in (_label(w), *([f"{w}, as measured"] if w in seen else []))]
     lines = [f"| workload | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for name, of_runs in measured["rates"].items():
+    for name, of_runs in measured["runs"].items():
         workload = WORKLOADS[name]
         rows = workload.n_envs * workload.n_steps
         one = np.array(of_runs[_label(1)])

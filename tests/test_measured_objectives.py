@@ -48,11 +48,7 @@ def labels_in(text: str) -> set[str]:
 
 
 def kl_percentiles(measured: scores.Comparison, *percents: int) -> dict[str, list[float]]:
-    """Return percentiles of the KL of updates with each objective, averaged over each hundredth of a run."""
-    logged = {label: [run["training"]["kl"] for run in measured.runs(label)] for label in measured.arrays}
-    return {
-        label: np.percentile(np.array(of_runs, dtype=float), percents).tolist() for label, of_runs in logged.items()
-    }
+    return {label: np.percentile(measured.logged(label, "kl"), percents).tolist() for label in measured.arrays}
 
 
 def test_which_objectives_differ(measured: scores.Comparison, page: str) -> None:

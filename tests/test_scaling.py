@@ -30,7 +30,7 @@ def test_the_model_of_scaling_by_hand() -> None:
     """One second per update alone, and 2 (W - 1) (38 us + 2 ns n / W) for each of 320 means of n = 11,085 numbers."""
     averages = {"12000": [100e-6], "200000": [476e-6]}
     lines = scaling.model_table(
-        {"rates": {"halfcheetah": {"1 process": [2048.0], "2 processes": [3072.0]}}, "averages": averages}
+        {"runs": {"halfcheetah": {"1 process": [2048.0], "2 processes": [3072.0]}}, "averages": averages}
     )
     assert lines[2:] == ["| halfcheetah | 97% | 75% | 85% | 39% | 7% |"]
 
@@ -39,7 +39,7 @@ def test_more_processes_stand_beside_their_prediction() -> None:
     """Four processes that make 1.5 times the steps of one are at 37.5% of what four of them could make."""
     averages = {"12000": [100e-6], "200000": [476e-6]}
     rates = {"1 process": [2048.0], "2 processes": [3072.0], "4 processes": [3072.0], "SB3's PPO": [1000.0]}
-    head, _, line = scaling.model_table({"rates": {"halfcheetah": rates}, "averages": averages})
+    head, _, line = scaling.model_table({"runs": {"halfcheetah": rates}, "averages": averages})
     cells = dict(zip(*([cell.strip() for cell in row.split("|")] for row in (head, line)), strict=True))
     assert (cells["2, as measured"], cells["4, as measured"], cells["8 processes"]) == ("75%", "38%", "85%")
 

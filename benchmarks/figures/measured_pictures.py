@@ -95,8 +95,7 @@ def compared(file: Path, data: Path = OBJECTIVES) -> None:
     # The classes of the paper's objectives, and the names of the others.
     names = [ALGORITHMS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking]
     means = np.array([[each.value.low, each.value.value, each.value.high] for each in comparison.ranking])
-    logged = [[run["training"]["kl"] for run in comparison.runs(each.label)] for each in comparison.ranking]
-    kls = np.array([np.percentile(np.array(of_runs, dtype=float), [10, 50, 90]) for of_runs in logged])
+    kls = np.array([np.percentile(comparison.logged(each.label, "kl"), [10, 50, 90]) for each in comparison.ranking])
     with picture(file, height=5.4, sharey=True) as grid:
         for axes, spans in zip(grid[0], (means, kls), strict=True):
             low, middle, high = spans.T

@@ -182,6 +182,11 @@ class Comparison:
         """Select the records of a setting, in one environment or in all."""
         return [record for record in self.records if record["label"] == label and env in (None, record["env"])]
 
+    def logged(self, label: str, name: str) -> list[float]:
+        """List what the updates of a setting logged under a name, averaged over each hundredth of a run."""
+        of_runs = [record.get("training", {}).get(name, []) for record in self.runs(label)]
+        return [value for of_run in of_runs for value in of_run if value is not None]
+
 
 def order(label: str) -> tuple[int, int, str]:
     """Return the key by which settings are sorted in tables."""

@@ -120,12 +120,10 @@ def overview(comparison: Comparison) -> str:
 
 def _kl(comparison: Comparison, label: str) -> str | None:
     """Compute the median of the KL that a setting's updates logged, and the range of its middle 80%."""
-    logged = [record.get("training", {}) for record in comparison.runs(label)]
     # SB3 logs an estimate, and records of earlier versions have neither.
     for name, about in (("kl", ""), ("approx_kl", "about ")):
-        spans = [value for of_run in logged for value in of_run.get(name, []) if value is not None]
-        if spans:
-            low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(spans, [10, 50, 90]))
+        if logged := comparison.logged(label, name):
+            low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(logged, [10, 50, 90]))
             return f"{about}{middle} ({low} to {high})"
     return None
 
