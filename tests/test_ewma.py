@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from masked_envs import MULTI, masked_envs
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from test_fast_update import assert_same_update
 from test_native_gsde import with_new_noise
 from torch.distributions import Categorical, kl_divergence
@@ -157,6 +159,36 @@ def test_an_average_begins_with_weights_that_a_user_loads() -> None:
     trained, warm = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
     warm.policy.load_state_dict(trained.policy.state_dict())
     assert th.equal(average_in_training(warm), flat_weights(trained))
+    # Once the model has trained, its average is that of other weights.
+    warm.train()
+    assert not th.equal(average_in_training(warm), flat_weights(warm))
+    warm.policy.load_state_dict(trained.policy.state_dict())
+    assert th.equal(average_in_training(warm), flat_weights(trained))
+
+
+def test_an_average_begins_with_the_weights_of_another_policy() -> None:
+    model, other = make(EWMA(Clipped(0.2))).learn(64), make(Clipped(0.2), policy_kwargs={"net_arch": [5]})
+    model.policy = other.policy
+    assert th.equal(average_in_training(model), flat_weights(other))
+
+
+class Normalized(FlattenExtractor):
+    """Observations, normalised by batch."""
+
+    def __init__(self, observation_space: spaces.Box):
+        super().__init__(observation_space)
+        self.normalization = th.nn.BatchNorm1d(self.features_dim)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        normalized: th.Tensor = self.normalization(super().forward(observations))
+        return normalized
+
+
+def test_evaluating_the_proximal_policy_leaves_the_statistics_of_batches_alone() -> None:
+    extractor = {"policy_kwargs": {"features_extractor_class": Normalized}}
+    plain, averaged = (make(each, **extractor).learn(64) for each in (Clipped(0.2), EWMA(Clipped(0.2), DECAY)))
+    counts = [int(each.policy.features_extractor.normalization.num_batches_tracked) for each in (plain, averaged)]
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("exact_match", [True, False])

@@ -13,7 +13,19 @@ from resuming import run
 from stable_baselines3.common.utils import LinearSchedule
 from test_hybrid import KICK, NESTED
 
-from helpers import ACTION_SPACES, BOX, IMAGE, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, save, update
+from helpers import (
+    ACTION_SPACES,
+    BOX,
+    IMAGE,
+    PENALISED,
+    VARIANTS,
+    LogRecorder,
+    assert_same_weights,
+    collect,
+    noise_envs,
+    save,
+    update,
+)
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native.update import NativeDescent, TrainedPart
 from sb3_ppo_variants.backends.reference import TorchUpdate
@@ -201,6 +213,15 @@ def test_a_loaded_model_trains_on(fast: bool) -> None:
     for trained, passes in ((model, 2), (loaded.learn(60, reset_num_timesteps=False), 3)):
         steps = [o.state_dict()["state"][0]["step"] for o in (trained.policy.optimizer, trained.value_optimizer)]
         assert steps == [passes * 4, passes * 6]
+
+
+@paths
+def test_another_policy_is_trained_with_its_own_optimizers(fast: bool) -> None:
+    own, model = collected(), make(fast=fast).learn(120)
+    model.policy, model.rollout_buffer = deepcopy(own.policy), own.rollout_buffer
+    trained = update(model, fast)
+    assert_same_weights(trained, update(own, fast))
+    assert all(not th.equal(*pair) for pair in zip(trained.policy.parameters(), own.policy.parameters(), strict=True))
 
 
 @paths

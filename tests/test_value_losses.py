@@ -103,6 +103,22 @@ def test_the_losses_differ() -> None:
 
 
 @dataclass(frozen=True)
+class Weighted(ValueLoss):
+    weights: th.Tensor
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return self.weights[0] * (values - returns).pow(2).mean()
+
+
+def test_a_loss_with_tensors_can_be_replaced() -> None:
+    model = collected(PPOClip, BOX, value_loss=Weighted(th.tensor([1.0, 0.0])))
+    before = update(model, False).logger.name_to_value["train/value_loss"]
+    model.value_loss = Weighted(th.tensor([2.0, 0.0]))
+    model.train()
+    assert model.logger.name_to_value["train/value_loss"] > 1.5 * before
+
+
+@dataclass(frozen=True)
 class Absolute(ValueLoss):
     """E[|V - R|], and the returned value of another shape if there is a mistake."""
 

@@ -240,7 +240,7 @@ def _copied(value: object) -> object:
 def _is_same(value: object, checked: object) -> bool:
     try:
         return value is checked or (type(value) is type(checked) and bool(value == checked))
-    except (TypeError, ValueError):  # It contains arrays, for example.
+    except (TypeError, ValueError, RuntimeError):  # It contains arrays or tensors, for example.
         return False
 
 

@@ -223,9 +223,13 @@ class TorchUpdate:
     def _as_if_from(self, proximal: ProximalPolicy, samples: Samples) -> Samples:
         """Return the samples as if the proximal policy had collected the rollout."""
         kind = self._plan.kind
+        # Evaluating the policy changes the statistics of batch normalisation, for example.
+        buffers = [(buffer, buffer.clone()) for buffer in kind.policy.buffers()]
         with proximal.in_place_of(self._descent.parameters), th.no_grad():
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
+            for buffer, before in buffers:
+                buffer.copy_(before)
         return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
 
     def _policy_loss(self, evaluated: Evaluated, samples: Samples, proximal: Samples) -> th.Tensor:

@@ -240,7 +240,7 @@ class PPOBase(SavedAlgorithm):
         descents = self._division.descents(self)
         if objective.proximal_decay is None:
             self.proximal_policy = None
-        elif self.proximal_policy is None or self.proximal_policy.is_new:  # The weights may have been set since.
+        elif self.proximal_policy is None or not self.proximal_policy.has_followed(descents[0].parameters):
             self.proximal_policy = ProximalPolicy(descents[0].parameters)
         return UpdatePlan(
             kind=kind_of(self.policy),
@@ -334,6 +334,8 @@ class PPOBase(SavedAlgorithm):
                 together.check_same(self)
             self._n_updates += outcome.ended[0].epochs
             self._keep_objective(plan.objective, outcome.kl)
+            if plan.proximal is not None:
+                plan.proximal.remember(plan.descents[0].parameters)
             if isinstance(rate := self.learning_rate, KLAdaptive):
                 self.learning_rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)
             whole.kept = True

@@ -144,16 +144,21 @@ class ProximalPolicy(nn.Module):
 
     average: th.Tensor
     total_weight: th.Tensor
-
     def __init__(self, parameters: Sequence[nn.Parameter]):
         super().__init__()
         self.register_buffer("average", join(parameters))
         self.register_buffer("total_weight", th.ones((), dtype=th.float64))
+        self._last: th.Tensor | None = None  # It is not saved, so it is unknown after loading.
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it has followed no step yet, so that the average is that of the first parameters alone."""
-        return float(self.total_weight) == 1
+    def remember(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Remember the parameters with which an update ends."""
+        self._last = join(parameters)
+
+    def has_followed(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether it has followed steps that led to these parameters. They may have been set since."""
+        if float(self.total_weight) == 1:
+            return False
+        return self._last is None or th.equal(self._last, join(parameters))
 
     def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
         """Add the current values of the parameters to the average, after the earlier ones have decayed."""

@@ -146,7 +146,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> UpdateOutcome:
     :param verbose: 1 prints a message in rank 0 when a descent ends early
     :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
     """
-    each, measured = [], []
+    ends, measured = [], []
     for descent in plan.descents:
         try:
             ended = update.descend(descent)
@@ -159,7 +159,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> UpdateOutcome:
             ends_update = descent.stop.ends == "update"
             what = f"Early stopping at step {ended.epochs - 1}" if ends_update else f"{ended.early} epochs ended early"
             print(f"{what} due to reaching {descent.stop.reached}: {ended.statistic:.2f}")
-        each.append(ended)
+        ends.append(ended)
         measured.append(update.measured())
         measured[-1].check_finite()
     update.check_finite()
@@ -167,7 +167,7 @@ def run_update(update: Update, plan: UpdatePlan, verbose: int) -> UpdateOutcome:
     if plan.processes.size > 1:
         measured = [each.averaged(plan.processes) for each in measured]
         kl = None if kl is None else plan.processes.mean(kl)
-    return UpdateOutcome(each, measured, kl)
+    return UpdateOutcome(ends, measured, kl)
 
 
 class AllOrNothing(AbstractContextManager["AllOrNothing"]):

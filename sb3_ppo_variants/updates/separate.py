@@ -61,10 +61,16 @@ class SeparateUpdates(Updates):
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
     def descents(self, model: Trained) -> list[Descent]:
-        of_policy, of_value = (
-            [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            for optimizer in (model.policy.optimizer, model.value_optimizer)
-        )
+        """Plan a descent for the policy, and one for the value function.
+
+        :raises ArgumentError: if one of them has no parameter that requires a gradient
+        """
+        if not set(_parameters_in(model.value_optimizer)) <= set(model.policy.parameters()):
+            self.prepare(model)  # The model has another policy than before.
+        of_policy, of_value = map(_parameters_in, (model.policy.optimizer, model.value_optimizer))
+        for outputs, parameters in (("actions", of_policy), ("values", of_value)):
+            if not any(parameter.requires_grad for parameter in parameters):
+                raise _untrained(outputs)
         (joint,) = JOINT.descents(model)
         policy = replace(joint, parameters=of_policy, epochs=self.policy_epochs or model.n_epochs, of_value=False)
         value = Descent(
@@ -121,6 +127,17 @@ def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = 
     return found
 
 
+def _parameters_in(optimizer: Optimizer) -> list[th.nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _untrained(outputs: str) -> ArgumentError:
+    return ArgumentError(
+        f"SeparateUpdates trains policy and value network one after the other, but {outputs} depend on no parameter "
+        "that requires a gradient. With updates=None, only the other network is trained"
+    )
+
+
 def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter], list[th.nn.Parameter]]:
     """Find the parameters of the policy and those of the value function.
 
@@ -145,10 +162,7 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
         policy.set_training_mode(training)
     for outputs, names in (("actions", actor), ("values", critic)):
         if not names:
-            raise ArgumentError(
-                f"SeparateUpdates trains policy and value network one after the other, but {outputs} depend on no "
-                "parameter that requires a gradient. With updates=None, only the other network is trained"
-            )
+            raise _untrained(outputs)
     shared = sorted(actor & critic)
     if shared:
         others = f" and {len(shared) - 1} more" if len(shared) > 1 else ""

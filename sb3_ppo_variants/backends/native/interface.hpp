@@ -130,7 +130,7 @@ template <class T> struct Proximal {
 };
 
 // A pass over the rollout in the order of a permutation of its rows. It ends early once a statistic of a minibatch exceeds
-// `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches; see rates.py.
+// `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches, as KLAdaptive says.
 //
 // A minibatch is divided into blocks of `block_rows` states, and the parameters into ranges of `range_size`, which
 // threads share. The division decides how sums are rounded, and the number of threads does not.
