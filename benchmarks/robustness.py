@@ -41,21 +41,24 @@ def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
 
 
 def scaled(found: list[Record]) -> pd.DataFrame:
-    """Return a row for each finished run of the presets, with its score between the ends of its environment.
+    """Return a row for each run of the presets, with its score between the ends of its environment.
 
-    While a preset is running, environments that not all of its settings have reached are left out.
+    A run that failed, or has no score, is as bad as the worst of its environment. While a preset is running,
+    environments that not all of its settings have reached are left out.
     """
     settings = pd.DataFrame(label_all(), columns=["label", "candidate", "changed", "value", "is_random"])
     settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
     rows = pd.DataFrame(
         [
-            (record["label"], record["conditions"]["preset"], record["env"], record["seed"], record["score"])
+            (record["label"], record["conditions"]["preset"], record["env"], record["seed"], record.get("score"))
             for record in found
-            if record["status"] != "failed" and record["label"] != RANDOM and record["score"] is not None
+            if record["label"] != RANDOM
         ],
         columns=["label", "preset", "env", "seed", "score"],
     )
-    frame = rows.merge(settings, on=["label", "preset"])
+    frame = rows.merge(settings, on=["label", "preset"]).astype({"score": float})
+    frame["failed"] = frame["score"].isna()
+    frame["score"] = frame["score"].fillna(frame.groupby("env")["score"].transform("min"))
     reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
     frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
     # Runs that confirm the best must not change the scale by which these were chosen.
@@ -63,6 +66,15 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     low, high = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
     frame["scaled"] = (frame["score"] - low) / (high - low)
     return frame
+
+
+def count_failures(frame: pd.DataFrame) -> str:
+    """Say how many runs of each candidate have no score of their own."""
+    counts = frame[frame["failed"]].groupby("candidate", sort=False).size()
+    if not len(counts):
+        return "All runs have a score."
+    named = ", ".join(f"{count} with {candidate}" for candidate, count in counts.items())
+    return f"Runs that failed, or ended no episode, count as the worst of their environment: {named}."
 
 
 def best_of(values: np.ndarray, tried: int) -> float:
@@ -248,7 +260,7 @@ def run(options: argparse.Namespace) -> int:
     blocks = one_at_a_time(frame) if not frame["is_random"].all() else []
     blocks += [at_random(frame), *confirmed(frame)] if frame["is_random"].any() else []
     blocks += list_confirmations(frame, options.files) if options.confirm else []
-    print("\n\n".join([EXPLAINED, *blocks]))
+    print("\n\n".join([EXPLAINED, count_failures(frame), *blocks]))
     if options.picture is not None:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(frame, options.picture)

@@ -56,7 +56,8 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLE
 def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
     """Return the verdict on the scores of some settings."""
     order = statistics.rank(arrays, statistics.differences(arrays))
-    return tables.verdict(order, next(iter(arrays.values())).shape[1], bool(incomplete))
+    few = tables.too_few([len(own) for own in arrays.values()], next(iter(arrays.values())).shape[1])
+    return tables.verdict(order, few, bool(incomplete))
 
 
 def write(folder: Path, found: list[records.Record]) -> None:

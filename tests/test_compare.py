@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from comparing import planned
 from stable_baselines3 import PPO
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 from sb3_ppo_variants import ArgumentError
@@ -179,6 +180,13 @@ def test_hyperparameters_of_a_file(name: str, text: str, tmp_path: Path) -> None
     before = conditions.description()["file"]
     file.write_text(text.replace("0.3", "0.4"))
     assert Conditions(file=read_file(file)).description()["file"] != before
+
+
+def test_a_file_may_name_what_the_zoo_knows(tmp_path: Path) -> None:
+    optimizer = "dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5), activation_fn=th.nn.Tanh)"
+    (tmp_path / "zoo.yml").write_text(f"{ENV}:\n  policy_kwargs: {optimizer}\n")
+    found = read_file(tmp_path / "zoo.yml").entries[ENV]["policy_kwargs"]
+    assert found == {"optimizer_class": RMSpropTFLike, "optimizer_kwargs": {"eps": 1e-5}, "activation_fn": nn.Tanh}
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -1,6 +1,7 @@
 """Other people's runs in a report, human-normalised scores of Atari games, and logging to other tools."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -97,6 +98,46 @@ def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     assert "**CleanRL PPO** (recorded elsewhere) has the highest mean score" in text
     assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
     assert "We trained 1 setting in 1 environment" in (tmp_path / "out" / "appendix" / "appendix.tex").read_text()
+
+
+def test_added_runs_do_not_count_in_the_correction(tmp_path: Path) -> None:
+    of_own = {"sb3_ppo": 50, "ppo_clip": 80}
+    own = [record(label, "A-v0", seed, mean + seed) for label, mean in of_own.items() for seed in range(4)]
+    write(tmp_path / "out", [record(RANDOM, "A-v0", 0, 10), *own])
+    columns = {f"A-v0__ppo__{seed}__17 - charts/episodic_return": [50.0 + seed, 50 + seed] for seed in range(4)}
+    pd.DataFrame({"global_step": [40, 90], **columns}).to_csv(tmp_path / "chart.csv")
+    assert main(["report", "--out", str(tmp_path / "out"), "--add", f"other={tmp_path / 'chart.csv'}"]) == 0
+    text = text_of(tmp_path / "out" / "report.md")
+    assert "It is better beyond noise than sb3_ppo, and cannot be told apart from other (recorded elsewhere)." in text
+    # Two of the 70 divisions of eight runs are as far apart.
+    assert re.search(r"\| ppo_clip \| 4 \| .* \| 0\.029 \| not shown \|", text)
+    # The scores are those of sb3_ppo, but of another part of training.
+    assert re.search(r"\| other \| 4 \| 0\.50 .* \| \| not shown \|", text)
+
+
+def test_added_runs_are_of_one_environment(tmp_path: Path) -> None:
+    names = {"A-v3": 1.0, "A-v4": 4.0, "C-v4": 7.0}
+
+    def chart(*envs: str) -> Path:
+        file = tmp_path / f"{'-'.join(envs)}.csv"
+        columns = {f"{env}__ppo__1__17 - charts/episodic_return": [names[env]] for env in envs}
+        pd.DataFrame({"global_step": [10], **columns}).to_csv(file, index=False)
+        return file
+
+    (run,) = records.read_beside([f"CleanRL@A-v0={chart('A-v4', 'C-v4')}"], FOUND)
+    assert run["score"] == 4
+    (run,) = records.read_beside([f"CleanRL@B-v5={chart('C-v4')}"], FOUND)
+    assert run["score"] == 7
+    for several in (("A-v3", "A-v4"), ("A-v3", "C-v4")):
+        with pytest.raises(ArgumentError, match=rf"has runs of {', '.join(several)}, and it must be clear which are"):
+            records.read_beside([f"CleanRL@B-v5={chart(*several)}"], FOUND)
+
+
+def test_columns_may_have_the_same_name(tmp_path: Path) -> None:
+    name = "ppo - charts/episodic_return"
+    (tmp_path / "chart.csv").write_text(f"global_step,{name},{name},{name}__MIN\n10,1,2,0\n")
+    found = records.read_beside([f"W&B@A-v0={tmp_path / 'chart.csv'}"], FOUND)
+    assert [run["score"] for run in found] == [1, 2]
 
 
 def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> None:

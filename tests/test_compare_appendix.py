@@ -52,6 +52,13 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_pictures")
+def test_missing_scores_are_empty_cells(tmp_path: Path) -> None:
+    write(tmp_path, [*RECORDS, record("trpo", "A-v0", 0, 30)])
+    assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
+    assert r"trpo & 30 (1) &  \\" in (tmp_path / "appendix/appendix.tex").read_text()
+
+
+@pytest.mark.usefixtures("blank_pictures")
 def test_only_where_it_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path, RECORDS)
     assert main(["report", "--out", str(tmp_path)]) == 0

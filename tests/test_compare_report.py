@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
@@ -194,6 +195,16 @@ def test_environments_where_nothing_learns_are_named(tmp_path: Path) -> None:
         assert main(["report", "--out", str(tmp_path / str(better))]) == 0
         text = text_of(tmp_path / str(better) / "report.md")
         assert ("In A-v0, the best run is hardly better than the random policy." in text) == is_named
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_environments_where_the_random_policy_always_gets_the_same_are_named(tmp_path: Path) -> None:
+    """One of three episodes was lucky, so the standard error of the best run is its advantage, 1 / 3."""
+    returns = {RANDOM: [-200.0] * 3, "sb3_ppo": [-200.0, -200.0, -199.0]}
+    runs = [record(label, "A-v0", 0, float(np.mean(of)), last_returns=of) for label, of in returns.items()]
+    write(tmp_path, runs)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "In A-v0, the best run is hardly better than the random policy." in text_of(tmp_path / "report.md")
 
 
 def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:

@@ -148,6 +148,25 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     assert again.to_dict() == before.set_index(["label", "env"])["scaled"].to_dict()
 
 
+def test_failed_runs_are_the_worst_of_their_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs of no limit with the highest step size fail in one environment; others score from 1 to 10 there."""
+    found = []
+    for candidate, score in ((CLIPPING, 9), (UNLIMITED, 1)):
+        configurations = [each for _, each in candidate.one_at_a_time]
+        made = runs("robustness", candidate, configurations, lambda _, score=score: score, 2)
+        highest = candidate.setting(max(configurations, key=lambda each: each.learning_rate))
+        diverged = [each for each in made if each["label"] == read_setting(highest).label and each["env"] == "B-v0"]
+        for each in diverged if candidate is UNLIMITED else []:
+            each.update(status="failed", error="it diverged", score=None)
+        found += made
+    records.pack(found, tmp_path / "robustness.jsonl.gz")
+    frame = scaled(found)
+    assert {*frame["env"]} == {"A-v0", "B-v0"} and frame["failed"].sum() == 2
+    assert frame[frame["failed"]]["score"].tolist() == [1, 1]
+    assert main(["robustness", "--from", str(tmp_path / "robustness.jsonl.gz")]) == 0
+    assert "count as the worst of their environment: 2 with no limit." in capsys.readouterr().out
+
+
 def test_environments_that_some_settings_have_not_reached_are_left_out() -> None:
     made = [
         each

@@ -160,6 +160,27 @@ def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
     assert shapes == {new.pop(): (2, 3)} and comparison.incomplete == [*old]
 
 
+def test_where_only_a_setting_with_its_own_protocol_learns() -> None:
+    """In A, ppo_clip is worse than the random policy, and in B, 20 is the best run that sets the scale."""
+    sb3 = "sb3_ppo protocol=sb3"
+    runs = [record(RANDOM, env, 0, 0) for env in ("A-v0", "B-v0")]
+    runs += [record(sb3, "A-v0", 0, 200), record(sb3, "B-v0", 0, 30)]
+    runs += [record("ppo_clip", "A-v0", 0, -10), record("ppo_clip", "B-v0", 0, 20)]
+    (comparison,) = scores.comparisons(runs)
+    assert comparison.best_scores == {"A-v0": 200, "B-v0": 20}
+    np.testing.assert_allclose(comparison.arrays[sb3], [[1, 1.5]])
+    np.testing.assert_allclose(comparison.arrays["ppo_clip"], [[-0.05, 1]])
+
+
+def test_settings_with_failed_runs_are_not_called_equivalent() -> None:
+    runs = [record(label, "A-v0", seed, 50 + seed % 2) for label in ("sb3_ppo", "ppo_clip") for seed in range(10)]
+    (whole,) = scores.comparisons([record(RANDOM, "A-v0", 0, 0), *runs])
+    assert whole.are_equivalent("sb3_ppo", "ppo_clip")
+    runs[-1]["score"] = None
+    (partial,) = scores.comparisons([record(RANDOM, "A-v0", 0, 0), *runs])
+    assert not partial.are_equivalent("sb3_ppo", "ppo_clip")
+
+
 def test_several_random_policies_are_noted() -> None:
     again = record(RANDOM, "A-v0", 0, 20, name="again", algorithm="", hyperparameters={"env_wrapper": "w"})
     first: list[Any] = [{**each, "algorithm": ""} if each["label"] == RANDOM else each for each in RECORDS]

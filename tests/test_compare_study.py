@@ -65,6 +65,16 @@ def test_all_of_the_study(tmp_path: Path) -> None:
     assert made.count("#### ") == 4 and "| actions clipped | -50 ± 0 (2) |" in made
 
 
+def test_settings_with_failed_runs_are_not_called_better() -> None:
+    """Each pair differs beyond noise, in four environments with four seeds."""
+    found = runs(0, AS_IN_THE_PAPER, PRESET.envs, seeds=4)
+    (whole,) = study.outcomes(scores.comparisons(found))
+    assert whole.apart.count("ε = 0.2 > ") == 3 and whole.apart.count(" > ") == 6
+    failed: Any = {**found[0], "label": LABELS[1], "status": "failed", "name": "failed"}
+    (partial,) = study.outcomes(scores.comparisons([*found, failed]))
+    assert "ε = 0.2 > " not in partial.apart and partial.apart.count(" > ") == 3
+
+
 def test_a_part_of_the_study(tmp_path: Path) -> None:
     whole, unequal = runs(0, AS_IN_THE_PAPER, PRESET.envs[:1], seeds=1), runs(3, AS_IN_THE_PAPER, PRESET.envs[:2])
     other: Any = record("ppo_clip", "A-v0", 0, 1)

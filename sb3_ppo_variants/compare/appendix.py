@@ -150,7 +150,7 @@ def _methods(comparison: Comparison) -> str:
         said.append(trained)
     if doubts := "; ".join(f"{label}: {doubt}" for label, doubt in comparison.doubts.items()):
         said.append(f"{DOUBTFUL} ({escape_latex(doubts)}).")
-    if pairs := math.comb(len(comparison.arrays), 2):
+    if pairs := math.comb(len(comparison.tested), 2):
         said.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
     return "\n".join(said)
 
@@ -171,7 +171,7 @@ def _means(comparison: Comparison, baseline: str) -> list[str]:
 
 def _power(comparison: Comparison) -> dict[int, float]:
     """Compute the smallest difference that each number of seeds can tell, without those that can tell none."""
-    arrays = comparison.arrays
+    arrays = comparison.tested
     found = {seeds: statistics.detectable_difference(arrays, seeds) for seeds in SEEDS} if arrays else {}
     return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
 
@@ -222,7 +222,7 @@ def collect_findings(comparison: Comparison) -> Values:
             "difference": spread(found.estimate),
             "p": None if math.isnan(found.p) else found.p,
             "probability_of_improvement": spread(statistics.probability_of_improvement(arrays[label], arrays[other])),
-            "equivalent": statistics.are_equivalent(arrays[label], arrays[other]),
+            "equivalent": comparison.are_equivalent(label, other),
         }
         for (label, other), found in comparison.differences.items()
     ]
@@ -253,7 +253,8 @@ def tabular(frame: pd.DataFrame, caption: str) -> str:
 
     :param caption: LaTeX, in which everything special is escaped
     """
-    rows = [[str(value) for value in row] for row in [frame.columns, *frame.to_numpy()]]
+    cells = frame.astype(object).where(frame.notna(), "")
+    rows = [[str(value) for value in row] for row in [frame.columns, *cells.to_numpy()]]
     is_long = [max(len(row[column]) for row in rows) > LONGEST for column in range(len(frame.columns))]
     columns = "".join(r">{\raggedright\arraybackslash}p{0.6\textwidth}" if long else "l" for long in is_long)
     # Values such as import paths have no spaces at which a line could end.

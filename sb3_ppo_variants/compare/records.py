@@ -42,6 +42,9 @@ EVALUATIONS = "evaluations.npz"
 RETURN = "charts/episodic_return"
 STEPS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
+# pandas numbers columns of the same name.
+RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
+VERSION = re.compile(r"-v\d+$")
 
 
 class Result(TypedDict, total=False):
@@ -285,7 +288,7 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
         label, _, env = named.partition("@")
         if not label or not path:
             raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
-        for run in _read(text, Path(path)):
+        for run in _choose(text, env, _read(text, Path(path))):
             if not (env or run.env):
                 raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
             runs[label, env or run.env or ""].append(run)
@@ -313,6 +316,18 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     return records
 
 
+def _choose(text: str, env: str, found: list[Added]) -> list[Added]:
+    """Choose the runs of an environment, of any version, if some are of others."""
+    named = {run.env for run in found}
+    if not env or len(named) == 1:
+        return found
+    same = [run for run in found if run.env and VERSION.sub("", run.env) == VERSION.sub("", env)]
+    if len({run.env for run in same}) != 1:
+        names = ", ".join(sorted(str(name) for name in named))
+        raise ArgumentError(f"--add {text} has runs of {names}, and it must be clear which are those of {env}")
+    return same
+
+
 def _read(text: str, path: Path) -> list[Added]:
     try:
         found = [run for run in _runs(path) if run.ends]
@@ -335,8 +350,8 @@ def _runs(path: Path) -> Iterator[Added]:
     if path.suffix == ".csv" and path.is_file():
         frame = pd.read_csv(path)
         steps = next((name for name in STEPS if name in frame), None)
-        for column in frame.columns[frame.columns.str.endswith(RETURN)] if steps else []:
-            run = column.removesuffix(RETURN).removesuffix(" - ") or path.stem
+        for column in frame.columns[frame.columns.str.contains(RETURNS)] if steps else []:
+            run = RETURNS.sub("", column).removesuffix(" - ") or path.stem
             rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
             yield Added(_env_in(IN_NAME, run), rows[steps].tolist(), rows[column].tolist())
     for folder in sorted([path, *(each for each in path.rglob("*") if each.is_dir())]) if path.is_dir() else []:

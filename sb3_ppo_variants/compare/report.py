@@ -41,7 +41,9 @@ Scores are shifted and scaled in each environment so that the random policy (mea
 comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
 skewed scores; each is about one number, without a correction for how many there are. With fewer than four seeds in one
 environment, or three in two, there are none."""
-OWN_PROTOCOL = "Settings with a protocol of their own do not set this scale, so that their scores may be above 1."
+OWN_PROTOCOL = """\
+Settings with a protocol of their own do not set this scale where others beat the random policy, so that their scores
+may be above 1."""
 AGAINST = f"""\
 the probability that a run is better, the difference of the means (above 0: better), the p value of that difference,
 corrected as above, and whether the two are equivalent: two one-sided t tests at 5% show that the means differ by less
@@ -208,7 +210,8 @@ class Section:
         if not comparison.arrays:
             return [table, OVERVIEW]
         envs = scores.scaled_envs(comparison.table)
-        said = tables.verdict(comparison.ranking, len(envs), bool(comparison.incomplete), comparison.doubts)
+        few = tables.too_few([len(own) for own in comparison.tested.values()], len(envs))
+        said = tables.verdict(comparison.ranking, few, bool(comparison.incomplete), comparison.doubts)
         doubts = [tables.DOUBTFUL] if comparison.doubts else []
         return [said, *doubts, *tables.warn_of_scale(comparison), table, OVERVIEW, tables.NOISE]
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -15,7 +15,7 @@ from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
-from sb3_ppo_variants.compare.statistics import Differences, Ranked, differences, rank
+from sb3_ppo_variants.compare.statistics import Differences, Ranked, are_equivalent, differences, rank
 from sb3_ppo_variants.saving.plain import Values
 
 # The undiscounted returns of a random policy and of a professional human tester, after up to 30 initial no-ops and with
@@ -114,12 +114,25 @@ class Comparison:
         """The score of the random policy in each environment where it was measured, the first one of several."""
         return {record["env"]: record["score"] for record in reversed(self.random) if record["score"] is not None}
 
+    @cached_property
+    def best_runs(self) -> dict[str, Record]:
+        """The best run in each environment, of the settings that set the scale.
+
+        Where none of these is better than the random policy, it is the best of all.
+        """
+        best: dict[str, Record] = {}
+        for env in self.envs:
+            runs = [record for record in self.records if record["env"] == env and record["score"] is not None]
+            low = self.random_scores.get(env, -math.inf)
+            learned = [run for run in runs if run["label"] in self.scaling and cast(float, run["score"]) > low]
+            if runs:
+                best[env] = max(learned or runs, key=lambda run: cast(float, run["score"]))
+        return best
+
     @property
     def best_scores(self) -> dict[str, float]:
-        """The score of the best run in each environment, of the settings that set the scale."""
-        frame = pd.DataFrame(self.records, columns=["label", "env", "score"]).dropna()
-        best: dict[str, float] = frame[frame["label"].isin(self.scaling)].groupby("env")["score"].max().to_dict()
-        return best
+        """The score of the best run in each environment."""
+        return {env: cast(float, record["score"]) for env, record in self.best_runs.items()}
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -162,16 +175,17 @@ class Comparison:
     @cached_property
     def differences(self) -> Differences:
         """How the means of each pair of settings differ, in both orders, without p values where there are doubts."""
-        found = differences(self.arrays)
-        added, doubts = set(self.added), self.doubts
+        return without_doubtful(differences(self.arrays, self.added), self.doubts)
 
-        def is_doubtful(one: str, other: str, gap: float) -> bool:
-            return bool(added & {one, other}) or (one if gap > 0 else other) in doubts
+    @property
+    def tested(self) -> dict[str, np.ndarray]:
+        """The normalised scores of the settings that are tested: those that were not recorded elsewhere."""
+        return {label: own for label, own in self.arrays.items() if label not in self.added}
 
-        return {
-            pair: replace(each, p=math.nan) if is_doubtful(*pair, each.estimate.value) else each
-            for pair, each in found.items()
-        }
+    def are_equivalent(self, one: str, other: str) -> bool:
+        """Whether tests show that the means of two settings hardly differ. Settings in doubt are not tested."""
+        no_doubt = not {one, other} & self.doubts.keys()
+        return no_doubt and are_equivalent(self.arrays[one], self.arrays[other])
 
     @property
     def ranking(self) -> list[Ranked]:
@@ -186,6 +200,14 @@ class Comparison:
         """List what the updates of a setting logged under a name, averaged over each hundredth of a run."""
         of_runs = [record.get("training", {}).get(name, []) for record in self.runs(label)]
         return [value for of_run in of_runs for value in of_run if value is not None]
+
+
+def without_doubtful(found: Differences, doubts: Container[str]) -> Differences:
+    """Remove the p values of differences whose better setting is in doubt."""
+    return {
+        pair: replace(each, p=math.nan) if (pair[0] if each.estimate.value > 0 else pair[1]) in doubts else each
+        for pair, each in found.items()
+    }
 
 
 def order(label: str) -> tuple[int, int, str]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from runpy import run_path
 from typing import NamedTuple
 
+import torch as th
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 from sb3_ppo_variants import recipes
@@ -182,9 +184,9 @@ def read_file(path: Path) -> SettingsFile:
 
 
 def _evaluate(name: str, value: object) -> object:
-    # In the zoo's yml files these are Python expressions. Like a py file, they are the user's own code.
+    # In the zoo's yml files these are Python expressions of these names. Like a py file, they are the user's own code.
     if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
-        return eval(value, {"nn": nn})
+        return eval(value, {"nn": nn, "th": th, "RMSpropTFLike": RMSpropTFLike})
     return value
 
 

@@ -9,7 +9,7 @@ mean has no interval: with few seeds, it trims whole environments.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, count
@@ -64,7 +64,7 @@ class Difference:
 
     # The interval is not corrected for the number of comparisons.
     estimate: Estimate
-    # The corrected p value of the permutation test, NaN if a setting has a single seed.
+    # The corrected p value of the permutation test, NaN if a setting has a single seed or is not tested.
     p: float
 
     @property
@@ -137,10 +137,13 @@ def interquartile_means(scores: Scores) -> dict[str, float]:
     return {label: float(trim_mean(own, 0.25, axis=None)) for label, own in scores.items()}
 
 
-def differences(scores: Scores) -> dict[tuple[str, str], Difference]:
-    """Compare the means of each pair of settings, by permutation tests that are corrected for all of these pairs."""
+def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str, str], Difference]:
+    """Compare the means of each pair of settings, by permutation tests that are corrected for the pairs with a test.
+
+    :param untested: settings without tests
+    """
     pairs = list(combinations(scores, 2))
-    tested = [pair for pair in pairs if min(len(scores[label]) for label in pair) > 1]
+    tested = [pair for pair in pairs if all(len(scores[label]) > 1 and label not in untested for label in pair)]
     shared = _on_a_shared_scale(scores)
     found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples_for(len(tested))))
     p = dict(zip(tested, found.tolist(), strict=True))

@@ -65,9 +65,10 @@ class ConditionsResult:
     def apart(self) -> str:
         """The pairs of settings that differ beyond noise, the better one first."""
         of_settings = self.runs[self.runs["label"].isin(LABELS) & self.runs["env"].isin(self.scores.index)]
+        found = differences(scores.arrays(of_settings))
         return ", ".join(
             f"{SHORT[one]} > {SHORT[other]}"
-            for (one, other), difference in differences(scores.arrays(of_settings)).items()
+            for (one, other), difference in scores.without_doubtful(found, self.comparison.doubts).items()
             if difference.is_beyond_noise and difference.estimate.value > 0
         )
 

@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, sem
 
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, Preset
@@ -25,7 +25,6 @@ from sb3_ppo_variants.compare.statistics import (
     Differences,
     Estimate,
     Ranked,
-    are_equivalent,
     interquartile_means,
     probability_of_improvement,
     samples_for,
@@ -331,27 +330,26 @@ def command(comparison: Comparison) -> str | None:
     return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
 
 
-def verdict(ranking: Sequence[Ranked], envs: int, incomplete: bool, doubts: Mapping[str, str] | None = None) -> str:
+def verdict(ranking: Sequence[Ranked], few: str, incomplete: bool, doubts: Mapping[str, str] | None = None) -> str:
     """Say in a line what is known about the best setting.
 
+    :param few: see :func:`too_few`
     :param incomplete: whether there are settings that have runs, but none that count
     :param doubts: why some settings are not called better than others
     """
     best, others = ranking[0], ranking[1:]
     why = {each.label: "a single seed" for each in others if each.seeds == 1} | dict(doubts or {})
 
-    def name(each: Ranked) -> str:
-        return escape_markdown(each.label) + (f" ({why[each.label]})" if each.label in why else "")
+    def doubt(each: Ranked) -> str:
+        return f" ({why[each.label]})" if each.label in why else ""
 
-    doubt = f" ({why[best.label]})" if best.label in why else ""
-    said = f"**{escape_markdown(best.label)}**{doubt} has the highest mean score, {best.value.value:.2f}"
+    said = f"**{escape_markdown(best.label)}**{doubt(best)} has the highest mean score, {best.value.value:.2f}"
     if not others:
         none = "no other setting has a seed in every environment" if incomplete else "there is no other setting"
         return f"{said}; {none}."
-    if few := too_few([each.seeds for each in ranking], envs):
+    if few:
         return f"{said}. {few}"
-    same = [each for each in others if each.label not in best.better]
-    alike = [name(each) for each in same]
+    alike = [escape_markdown(each.label) + doubt(each) for each in others if each.label not in best.better]
     if not alike:
         return f"{said}, and is better than all others {'that count ' if incomplete else ''}beyond noise."
     if not best.better:
@@ -365,17 +363,18 @@ def warn_of_scale(comparison: Comparison) -> list[str]:
     """Warn of environments in which hardly anything learned, so that noise of the random policy decides the scores."""
     found = []
     for record in comparison.random:
-        best, returns = comparison.best_scores.get(record["env"]), record["last_returns"]
-        if best is not None and record["score"] is not None and len(returns) > 1:
-            noise = float(np.std(returns, ddof=1)) / math.sqrt(len(returns))
-            if 0 < best - record["score"] < CLEARLY * noise:
+        best = comparison.best_runs.get(record["env"])
+        if best is not None and record["score"] is not None:
+            several = [run["last_returns"] for run in (record, best) if len(run["last_returns"]) > 1]
+            noise = math.hypot(*(float(sem(returns)) for returns in several))
+            if 0 < comparison.best_scores[record["env"]] - record["score"] < CLEARLY * noise:
                 found.append(record["env"])
-    if not found:
-        return []
-    return [
-        f"In {', '.join(dict.fromkeys(found))}, the best run is hardly better than the random policy. Scores there are "
-        "divided by a small number and may decide the means: leave such environments out."
-    ]
+    where = ", ".join(dict.fromkeys(found))
+    warning = (
+        f"In {where}, the best run is hardly better than the random policy. Scores there are divided by a small number "
+        "and may decide the means: leave such environments out."
+    )
+    return [warning] if found else []
 
 
 def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
@@ -388,7 +387,7 @@ def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
             "P(better)": probability_of_improvement(own, other),
             "difference": (difference := differences[label, baseline]).estimate,
             "p": "" if math.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
-            f"equivalent within {MARGIN}": "yes" if are_equivalent(own, other) else "not shown",
+            f"equivalent within {MARGIN}": "yes" if comparison.are_equivalent(label, baseline) else "not shown",
         }
         for label, own in arrays.items()
         if other is not None and label != baseline
@@ -400,7 +399,7 @@ def too_few(seeds: Collection[int], envs: int) -> str:
     """Say that no test can tell settings with these numbers of seeds apart, and how many could; nothing if one can."""
     tested = [sorted(pair) for pair in combinations(seeds, 2) if min(pair) > 1]
     if not tested:
-        return "With a single seed, nothing can be said about noise."
+        return "With a single seed, nothing can be said about noise." if len(seeds) > 1 else ""
     least = min(smallest_p(first, second, envs, samples_for(len(tested))) for first, second in tested)
     needed = ALPHA / len(tested)
     if least <= needed:
