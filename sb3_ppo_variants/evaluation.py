@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants.guards.masks import METHOD
 
@@ -18,13 +19,13 @@ class WithMasks:
     sb3-contrib, which passes ``state=None`` at every step if it passes masks.
 
     :param model: a model whose policy takes masks
-    :param env: the environments that it is evaluated in
+    :param env: the environments that it is evaluated in, or a single one
     """
 
-    def __init__(self, model: BaseAlgorithm, env: VecEnv):
+    def __init__(self, model: BaseAlgorithm, env: GymEnv):
         # SB3 does not annotate the masks.
         self._predict: Callable[..., tuple[np.ndarray, tuple[np.ndarray, ...] | None]] = model.predict
-        self._env = env
+        self._env = env if isinstance(env, VecEnv) else DummyVecEnv([lambda: env])  # As evaluate_policy does.
 
     def predict(
         self,

@@ -85,7 +85,7 @@ def run(
     make_model: Callable[[], Any],
     make_env: Callable[[], VecEnv],
     folder: Path,
-    total: int,
+    total: float,
     every: int,
     kill_at: int | None = None,
     others: Callable[[], list[Any]] = list,

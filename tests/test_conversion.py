@@ -22,7 +22,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     PPOUnclipped,
 )
-from sb3_ppo_variants.objectives import Unclipped
+from sb3_ppo_variants.objectives import Clipped, Unclipped
 
 HYPERPARAMETERS: dict[str, Any] = {
     "learning_rate": LinearSchedule(1e-3, 1e-4, 1.0),
@@ -135,6 +135,41 @@ def test_an_objective_of_ones_own(tmp_path: Path) -> None:
     model.learn(32, reset_num_timesteps=False)
     with pytest.raises(ArgumentError, match="objective=None is not allowed"):
         PPOCustom.from_ppo(file)
+
+
+class MakesIt(PPOCustom):
+    """Makes its objective of an argument that it does not keep."""
+
+    def __init__(self, *args: Any, eps: float = 0.2, **kwargs: Any):
+        super().__init__(*args, objective=Clipped(eps), **kwargs)
+
+
+class KeepsIt(PPOCustom):
+    """Makes the objective of each update of an argument that it keeps."""
+
+    def __init__(self, *args: Any, eps: float = 0.2, **kwargs: Any):
+        super().__init__(*args, objective=Unclipped(), **kwargs)
+        self.eps = eps
+
+    def _objective(self) -> Objective:
+        return Clipped(self.eps)
+
+
+@pytest.mark.parametrize("cls", [MakesIt, KeepsIt])
+def test_arguments_of_a_class_of_ones_own(cls: Any) -> None:
+    source = trained()
+    given = {"objective": Clipped(0.3)} if cls is MakesIt else {"eps": 0.3}
+    model = cls.from_ppo(source, n_epochs=1, stats_window_size=9, **given)
+    assert (model.n_epochs, model.ep_info_buffer.maxlen) == (1, 9)
+    model.learn(32, reset_num_timesteps=False)
+    assert model.logger.name_to_value["train/clip_range"] == 0.3
+    # These are a name that nothing has, those of *args and **kwargs, and an attribute that is no argument.
+    for name in ("epss", "args", "kwargs", "self", "_n_updates", *(["eps"] if cls is MakesIt else [])):
+        match = rf"^{cls.__name__}\.from_ppo cannot set {name}=1, because .* keeps batch_size, .*, objective, .*"
+        with pytest.raises(ArgumentError, match=match):
+            cls.from_ppo(source, **{name: 1})
+    with pytest.raises(ArgumentError, match=f"^{cls.__name__}.from_ppo has no entry 'policy'"):
+        cls.from_ppo(source, policy="MlpPolicy")
 
 
 @pytest.mark.sampled(4)

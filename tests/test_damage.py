@@ -152,6 +152,18 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
         lambda m: with_data(m, lambda data: data.pop("batch_size")),
         "data (is not what was saved|has no batch_size, so it is not a file of PPO)",
     ),
+    "a number of steps below 0": (
+        lambda m: with_data(m, lambda data: data.update(_total_timesteps=-0.5)),
+        "(data is not what was saved|_total_timesteps is -0.5, but must be a number >= 0)",
+    ),
+    "a number of steps that is none": (
+        lambda m: with_data(m, lambda data: data.update(_total_timesteps=float("nan"))),
+        "(data is not what was saved|_total_timesteps is nan, but must be a number >= 0)",
+    ),
+    "a fraction of a step": (
+        lambda m: with_data(m, lambda data: data.update(num_timesteps=16.5)),
+        "(data is not what was saved|num_timesteps is 16.5, but must be an integer >= 0)",
+    ),
     "another policy class": (
         lambda m: with_data(m, lambda data: data.update(policy_class=3)),
         "(data is not what was saved|policy_class is 3, not a policy class for PPOClip)",

@@ -25,6 +25,7 @@ from fresh import ended, run_code_anew
 from helpers import DICT, VARIANTS, VECTOR, assert_same_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.evaluation import WithMasks
 
 
 @pytest.mark.sampled(2)
@@ -62,6 +63,15 @@ def test_evaluation_and_its_callback(tmp_path: Any) -> None:
     callback = MaskableEvalCallback(Monitor(MaskedNoiseEnv(MULTI)), eval_freq=20, log_path=str(tmp_path), verbose=0)
     model.learn(96, callback=callback)
     assert len(np.load(tmp_path / "evaluations.npz")["timesteps"]) == 1
+
+
+def test_evaluation_in_a_single_environment() -> None:
+    model, env = small_masked(), Monitor(MaskedNoiseEnv(MULTI))
+    env.reset(seed=1)
+    theirs = evaluate_policy(model, env, 3, return_episode_rewards=True)
+    env.reset(seed=1)
+    evaluate: Any = stable_baselines3.common.evaluation.evaluate_policy
+    assert evaluate(WithMasks(model, env), env, 3, return_episode_rewards=True) == theirs
 
 
 @pytest.mark.parametrize("fast", [False, True])

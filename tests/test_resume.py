@@ -45,6 +45,17 @@ def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
     exact(PPOAdaptiveKL, pendulums, tmp_path, kill_at, desired_kl=1e-3)
 
 
+@pytest.mark.parametrize("total", [2e2, 200.3])
+def test_a_number_of_steps_that_is_no_integer(total: float, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)}  # It depends on the number.
+    whole, cut = (
+        run(lambda: small(PPOClip, pendulums(), **arguments), pendulums, tmp_path / str(at), total, 64, at)
+        for at in (None, 150)
+    )
+    assert cut == whole
+    assert whole[0]["counts"][2] == total
+
+
 def test_in_processes(tmp_path: Path) -> None:
     exact(PPOClip, lambda: pendulums(SubprocVecEnv, start_method="fork"), tmp_path)
 

@@ -19,7 +19,7 @@ from sb3_ppo_variants.objectives import AdaptiveKL, AdaptiveReverseKL, Clipped, 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
 
-def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: int = 200, **more: Any) -> Any:
+def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: float = 200, **more: Any) -> Any:
     """Run the script."""
     model = cls.resume_or_start(folder, "MlpPolicy", VecNormalize(pendulums()), **{**ARGUMENTS, **more})
     checkpoints = ExactCheckpointCallback(64, folder, at_end=True)
@@ -216,11 +216,22 @@ def test_what_resuming_needs(tmp_path: Path) -> None:
         PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums()).learn_to(64, reset_num_timesteps=True)
 
 
-@pytest.mark.parametrize("total", [0, -5, 1.5, None])
+@pytest.mark.parametrize("total", [-5, float("nan"), "64", True, None])
 def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
     model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums())
-    with pytest.raises(ArgumentError, match="total_timesteps="):
-        model.learn_to(total)
+    for method in (model.learn_to, model.learn):
+        with pytest.raises(ArgumentError, match=rf"^total_timesteps={total!r} is not allowed; allowed: a number >= 0$"):
+            method(total)
+    assert model.learn_to(0).num_timesteps == 0
+
+
+def test_a_number_of_steps_as_a_float(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"learning_rate": lambda progress: 1e-3 * progress}  # It depends on the number.
+    whole = submitted(PPOClip, tmp_path / "whole", **arguments)
+    for kill_at in (20, 100):
+        with pytest.raises(Killed):
+            submitted(PPOClip, tmp_path / "cut", kill_at, 2e2, **arguments)
+    assert state(submitted(PPOClip, tmp_path / "cut", total=2e2, **arguments)) == state(whole)
 
 
 class Ends(BaseCallback):

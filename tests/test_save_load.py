@@ -17,6 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import ConstantSchedule, LinearSchedule
+from torch import nn
 
 from helpers import BOX, VARIANTS, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import (
@@ -24,10 +25,12 @@ from sb3_ppo_variants import (
     DamagedFileError,
     PPOAdaptiveKL,
     PPOClip,
+    PPOCustom,
     PPOFixedKL,
     PPOUnclipped,
     SeparateUpdates,
 )
+from sb3_ppo_variants.objectives import Unclipped
 
 
 def small(cls: Any, **arguments: Any) -> Any:
@@ -53,6 +56,17 @@ def test_round_trip(variant: Any, tmp_path: Path) -> None:
     )
     loaded.learn(64, reset_num_timesteps=False)
     assert loaded.num_timesteps == 192
+
+
+@pytest.mark.parametrize("total", [1e2, 64.5, np.float32(1e2), float("inf")])
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+def test_a_number_of_steps_that_is_no_integer(cls: Any, total: Any) -> None:
+    """``learn(1e6)`` is usual with SB3, which keeps the number as it is."""
+    model = small(cls).learn(total, callback=lambda variables, _: variables["self"].num_timesteps < 128)
+    assert PPO.load(save(model))._total_timesteps == total
+    for loaded in (PPOClip.load(save(model), noise_envs(BOX)), PPOAdaptiveKL.from_ppo(model)):
+        assert (loaded._total_timesteps, loaded.num_timesteps) == (total, 128)
+        assert loaded.learn(1e2, reset_num_timesteps=False).num_timesteps == 256  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -261,6 +275,33 @@ def test_a_sparse_buffer() -> None:
     assert th.equal(loaded.policy.features_extractor.neighbours.to_dense(), th.eye(2))
 
 
+class Causal(FlattenExtractor):
+    """Has the mask of a Transformer, which is infinite where a position may not look."""
+
+    mask: th.Tensor
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(3))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        return super().forward(observations) @ self.mask.softmax(dim=1)
+
+
+@pytest.mark.parametrize("cls", [PPOClip, PPO])
+def test_a_buffer_may_be_infinite_and_weights_may_not(cls: Any) -> None:
+    model = small(cls, policy_kwargs={"features_extractor_class": Causal}).learn(64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = PPOClip.load(save(model), noise_envs(BOX))
+        assert_same_weights(loaded, model)
+        loaded.learn(64)
+    model.policy.log_std.data.fill_(-th.inf)
+    with pytest.warns(UserWarning, match=r"^BytesIO: log_std of the policy has numbers that are not finite") as warned:
+        PPOClip.load(save(model))
+    assert len(warned) == 1
+
+
 def test_a_model_of_sb3_goes_on_as_ppoclip() -> None:
     file = io.BytesIO()
     theirs = small(PPO, clip_range=0.1).learn(64)
@@ -291,6 +332,16 @@ def test_sb3_reads_a_ppoclip() -> None:
     assert theirs.num_timesteps == 64
 
 
+def test_sb3_reads_a_step_size_of_numpy() -> None:
+    rate = np.float32(1e-3)
+    loaded = PPOClip.load(save(small(PPOClip)), noise_envs(BOX), learning_rate=rate)
+    changed = small(PPOClip).learn(64)
+    changed.learning_rate = rate
+    for model in (small(PPOClip, learning_rate=rate), loaded, changed):
+        theirs = PPO.load(save(model.learn(64)))
+        assert theirs.learning_rate == theirs.policy.optimizer.param_groups[0]["lr"] == float(rate)
+
+
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(ValueError, match="wasn't a zip-file"):
@@ -316,6 +367,12 @@ def test_sb3_loads_the_policy_of_a_file_without_a_clip_range(tmp_path: Path) -> 
     observations = np.zeros((2, 3), np.float32)
     theirs = PPO.load(tmp_path / "model", clip_range=0.2).predict(observations, deterministic=True)[0]
     np.testing.assert_array_equal(theirs, model.predict(observations, deterministic=True)[0])
+
+
+@pytest.mark.parametrize(("variant", "own"), [(PPOUnclipped, {}), (PPOCustom, {"objective": Unclipped()})])
+def test_sb3_clips_where_a_file_has_no_clip_range(variant: Any, own: dict[str, Any]) -> None:
+    theirs = PPO.load(save(small(variant, **own)), noise_envs(BOX)).learn(64)
+    assert theirs.logger.name_to_value["train/clip_range"] == 0.2
 
 
 def falling(progress: float) -> float:

@@ -87,6 +87,12 @@ def test_every_class(variant: Any, nothing_is_unpickled: None, tmp_path: Path) -
     assert getattr(loaded, "current_kl_coef", None) == getattr(model, "current_kl_coef", None)
 
 
+@pytest.mark.parametrize("total", [1e2, np.float32(1e2)])
+def test_a_number_of_steps_that_is_no_integer(total: Any, nothing_is_unpickled: None) -> None:
+    loaded = PPOClip.load(save(small(PPOClip).learn(total)), noise_envs(BOX), weights_only=True)
+    assert (loaded._total_timesteps, loaded.num_timesteps) == (100, 128)
+
+
 def test_beta_and_its_schedule(nothing_is_unpickled: None) -> None:
     adaptive = small(PPOAdaptiveKL, desired_kl=10.0).learn(64)
     assert PPOAdaptiveKL.load(save(adaptive), weights_only=True).current_kl_coef == adaptive.current_kl_coef == 0.25

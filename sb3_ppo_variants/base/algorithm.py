@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -178,6 +179,8 @@ class PPOBase(SavedAlgorithm):
 
     def _setup_lr_schedule(self) -> None:
         rate: Any = self.learning_rate
+        if isinstance(rate, Real):
+            self.learning_rate = rate = float(rate)  # SB3's PPO loads no file with a float32 of NumPy.
         self.lr_schedule = as_schedule(rate.learning_rate if isinstance(rate, KLAdaptive) else rate)
 
     # The parts
@@ -384,7 +387,7 @@ class PPOBase(SavedAlgorithm):
     ) -> SelfPPO:  # fmt: skip
         """Train the model, as in SB3, except that ``tb_log_name`` defaults to the name of the class.
 
-        :param total_timesteps: number of environment steps, rounded up to whole rollouts
+        :param total_timesteps: number of environment steps, such as 1e6, rounded up to whole rollouts
         :param callback: callback or callbacks called at every step
         :param log_interval: number of updates between log outputs; ``None`` for no output
         :param tb_log_name: name of the run in TensorBoard

@@ -26,7 +26,14 @@ from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.parameters import check_states
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.reading import check_class, convert, get_plain_forms, limit_networks, read_values
+from sb3_ppo_variants.saving.reading import (
+    check_class,
+    convert,
+    get_plain_forms,
+    limit_networks,
+    read_values,
+    warn_of_weights,
+)
 from sb3_ppo_variants.saving.state import OF_EPISODES, keep_random_state
 
 Self = TypeVar("Self", bound="FileAlgorithm")
@@ -143,11 +150,13 @@ class FileAlgorithm(OnPolicyAlgorithm):
         limited = limit_networks(archive) if weights_only else nullcontext()
         with nullcontext() if reseed else keep_random_state(), limited:
             try:
-                return super().load(file, env, device, values, print_system_info, force_reset)
+                model = super().load(file, env, device, values, print_system_info, force_reset)
             except MemoryError as error:
                 raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
                 raise type(error)(archive.name, error.part, error.fault) from error
+        warn_of_weights(model.policy, archive.name)
+        return model
 
     @classmethod
     def from_ppo(
@@ -172,7 +181,8 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :param ppo: a model, or a file of one
         :param env: an environment to train on; ``None`` keeps that of the model
         :param arguments: arguments of the constructor that override those of ``ppo``
-        :raises ArgumentError: if there is no such argument, or if its value is not allowed or needs other networks
+        :raises ArgumentError: if there is no such argument, if the class does not keep it as an attribute, or if its
+            value is not allowed or needs other networks
         :raises DamagedFileError: if the file is damaged
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """

@@ -28,7 +28,7 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sb3_ppo_variants.arguments import rules
-from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy, declared
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
@@ -48,6 +48,8 @@ MASKABLE_RECURRENT = "sb3_ppo_variants.policies.masked_recurrent"
 # Arguments of the constructor whose attributes have other names, and those for which None stands for an empty dict.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
+# Arguments of the constructor that from_ppo() takes itself, or not at all.
+NOT_CONVERTED = ("policy", "env", "device", "_init_setup_model")
 # A model recreates these: observations at the reset before training, the schedule from learning_rate.
 MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
 # Attributes that a stranger's file may not set: those that a model creates itself, and the path that it writes to.
@@ -92,6 +94,7 @@ SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(va
 COUNTERS = ("num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
 OF_STATE: Mapping[str, Rule] = {
     **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
+    "_total_timesteps": rules.LEARN_RULES["total_timesteps"],
     **dict.fromkeys(("observation_space", "action_space"), SPACE),
     **dict.fromkeys(STATISTICS, instance("a deque", deque).or_none()),
     **dict.fromkeys(EMPTY, instance("a dict", dict)),
@@ -149,10 +152,11 @@ def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: V
     Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
 
     :param arguments: arguments of the constructor that override those of the source
-    :raises ArgumentError: if the constructor has no such argument
+    :raises ArgumentError: if the constructor has no such argument, or the model no such attribute
     :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
     """
-    check_names(f"{cls.__name__}.from_ppo", arguments, cls, ("policy", "env", "device", "_init_setup_model"))
+    attributes = find_attributes(cls)
+    _check_settable(cls, arguments, attributes)
     if isinstance(source, BaseAlgorithm):
         file = io.BytesIO()
         file.name = f"the given {type(source).__name__}"
@@ -163,11 +167,31 @@ def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: V
     parameters = inspect.signature(cls).parameters
     reads = getattr(cls, "reads_sb3s_ppo", False)
     own = [n for n in getattr(cls, "own_rules", {}) if not (reads and archive.data.get(n) is not None)]
-    names = find_attributes(cls).difference(own)
+    names = attributes.difference(own)
     data = {name: value for name, value in archive.data.items() if name in names}
     defaults = {name: parameters[name].default for name in own if name in parameters}
     note = {"classes": [cls.__name__], "plain": archive.note.get("plain", {})}
     return archive.with_data(data).with_note(note).to_file(), {**defaults, **arguments}
+
+
+def _check_settable(cls: type[BaseAlgorithm], arguments: Values, attributes: Collection[str]) -> None:
+    """Check that a class has arguments with these names, and that it keeps them as attributes.
+
+    A class that passes on ``**kwargs`` has those of its bases too.
+
+    :param attributes: the names of the attributes of a new model
+    :raises ArgumentError: if an argument does not exist, or setting it would change nothing
+    """
+    callee = f"{cls.__name__}.from_ppo"
+    check_names(callee, arguments, cls, NOT_CONVERTED)
+    takes = declared(cls).union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
+    settable = sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
+    for name, value in arguments.items():
+        if name not in settable:
+            raise ArgumentError(
+                f"{callee} cannot set {name}={value!r}, because {cls.__name__} keeps no argument of this name as an "
+                f"attribute: pass what its constructor makes of it; it keeps {', '.join(settable)}"
+            )
 
 
 def get_plain_forms(attributes: Values) -> Values:
@@ -245,21 +269,25 @@ def _as_attributes(arguments: Values) -> Values:
 
 
 def _check_states(cls: type[BaseAlgorithm], archive: Archive) -> None:
-    """Check that a file is whole, and warn of weights with which a policy can neither act nor learn."""
+    """Check that a file is whole, and has no tensors that its class does not have."""
     for member in MEMBERS:
         if member not in archive.members:
             raise archive.error(member, "is missing")
-    states, variables = archive.states, archive.variables
+    _, variables = archive.states, archive.variables  # All are read here, because SB3's errors do not name the file.
     # A user's class may have tensors besides its networks and optimizers.
     has_none = cls._get_torch_save_params.__module__.startswith(__name__.partition(".")[0])
     if variables and has_none:
         raise archive.error("pytorch_variables", f"has {next(iter(variables))}; PPO has none")
-    for name, values in states["policy"].items():
-        # The others are compared with those of the model when it exists.
-        if isinstance(values, th.Tensor) and has_numbers(values) and not th.isfinite(values).all():
-            warnings.warn(
-                f"{archive.name}: {name} of the policy has numbers that are not finite; no training mends them"
-            )
+
+
+def warn_of_weights(policy: th.nn.Module, file: str) -> None:
+    """Warn of weights with which a policy that was read from a file can neither act nor learn.
+
+    Buffers may hold any numbers: the mask of a Transformer has infinite ones.
+    """
+    for name, values in policy.named_parameters():
+        if has_numbers(values) and not th.isfinite(values).all():
+            warnings.warn(f"{file}: {name} of the policy has numbers that are not finite; no training mends them")
 
 
 def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:

@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, LEARN_RULES, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import (
@@ -156,13 +156,13 @@ class SavedAlgorithm(FileAlgorithm):
     def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
         """Train until the run has taken this many environment steps. Do nothing if it already has.
 
-        :param total_timesteps: number of steps of the whole run, rounded up to whole rollouts
+        :param total_timesteps: number of steps of the whole run, such as 1e6, rounded up to whole rollouts
         :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
         :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
         """
         if "reset_num_timesteps" in arguments:
             raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
-        COUNT.check("total_timesteps", total_timesteps)
+        LEARN_RULES["total_timesteps"].check("total_timesteps", total_timesteps)
         missing = total_timesteps - self.num_timesteps
         if missing > 0:
             begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None

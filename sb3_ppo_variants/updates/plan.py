@@ -144,6 +144,7 @@ class ProximalPolicy(nn.Module):
 
     average: th.Tensor
     total_weight: th.Tensor
+
     def __init__(self, parameters: Sequence[nn.Parameter]):
         super().__init__()
         self.register_buffer("average", join(parameters))
