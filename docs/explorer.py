@@ -47,6 +47,8 @@ TITLES = {
     "distributions": ("Distributions, Pendulum", "howto/bounded_actions"),
     "distributions-halfcheetah": ("Distributions, HalfCheetah", "howto/bounded_actions"),
     "objectives-500k": ("All objectives, 500,000 steps", "objectives-500k/report"),
+    "penalties-ant": ("Penalties in Ant, 1 million steps", "penalties-ant/report"),
+    "penalties-ant-deviation": ("Penalties in Ant with a smaller standard deviation", "results/index"),
     "gallery": ("Gallery of the recipes", "gallery/README"),
 }
 ALGORITHMS = {"stable_baselines3": "SB3's", "sb3_contrib": "sb3-contrib's"}

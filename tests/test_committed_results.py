@@ -37,6 +37,7 @@ BASELINES = {
     "recurrent": "contrib_recurrent_ppo",
     "details": "ppo_clip",
     "objectives-500k": "ppo_clip",
+    "penalties-ant": "ppo_clip",
 }
 
 

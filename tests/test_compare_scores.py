@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,13 @@ def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     assert [records.trailing_means([steps], [7.0], steps)[-1] for steps in (29, 57)] == [7.0, 7.0]
     # An episode that diverged leaves no trace once it is not among the last 100.
     assert records.trailing_means(range(1, 201), [-1e20] + [3.0] * 199, 200)[-1] == 3.0
+
+
+def test_exported_records_count_their_episodes(tmp_path: Path) -> None:
+    """Episodes end after 50, 70 and 100 of 100 steps."""
+    records.pack([record("ppo_clip", "A-v0", 0, 1.0)], tmp_path / "packed.jsonl.gz")
+    ((packed,), _) = records.unpack(tmp_path / "packed.jsonl.gz")
+    assert packed["episodes"] is None and packed["ended"] == [0] * 49 + [1] * 20 + [2] * 30 + [3]
 
 
 def test_a_curve_goes_on_where_no_episode_ended() -> None:

@@ -61,6 +61,8 @@ class Result(TypedDict, total=False):
     training: dict[str, list[float | None]]
     # The mean return of the last episodes at the end of each span, for records without their episodes.
     trailing: list[float | None]
+    # The number of episodes that have ended by the end of each span, likewise.
+    ended: list[int]
     # The commit of this package; None outside its repository.
     commit: str | None
     # What decides how sums are rounded.
@@ -213,11 +215,19 @@ def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
     lines = []
     for record in records:
-        trailing = {"trailing": curve(record)} if record["status"] == "finished" and record["episodes"] else {}
-        lines.append(json.dumps({**record, "episodes": None, **trailing}) + "\n")
+        of_spans: dict[str, object] = {}
+        if record["status"] == "finished" and (episodes := record["episodes"]):
+            ended = count_ended(episodes["ends"], record["steps"])
+            of_spans = {"trailing": curve(record), "ended": ended.tolist()}
+        lines.append(json.dumps({**record, "episodes": None, **of_spans}) + "\n")
     # The file contains no timestamp, so that the same records give the same file.
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def count_ended(ends: Sequence[float], steps: int) -> np.ndarray:
+    """Count the episodes that have ended by the end of each span. ``ends`` must be ascending."""
+    return np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
@@ -225,7 +235,7 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
 
     The last point is the score. A point is ``None`` if no episode has ended yet. ``ends`` must be ascending.
     """
-    ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
+    ended = count_ended(ends, steps)
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
     return [round(float(np.mean(returns[max(end - LAST, 0) : end])), 4) if end else None for end in ended]
 
