@@ -235,7 +235,7 @@ def state_of(model: Any) -> State:
         "objective": getattr(getattr(model, "objective", None), "kl_coef", None),
         "step size": getattr(model.learning_rate, "learning_rate", None),
         # A new one is made anew, with the weights of the moment.
-        "proximal": None if proximal is None or proximal.is_new else deepcopy(proximal.state_dict()),
+        "proximal": None if proximal is None or float(proximal.total_weight) == 1 else deepcopy(proximal.state_dict()),
     }
 
 
