@@ -166,6 +166,15 @@ def test_an_average_begins_with_weights_that_a_user_loads() -> None:
     assert th.equal(average_in_training(warm), flat_weights(trained))
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_average_is_loaded_with_its_weights(trained: bool) -> None:
+    source, model = make(EWMA(Clipped(0.2)), seed=9).learn(64), make(EWMA(Clipped(0.2)))
+    if trained:
+        model.learn(64)
+    model.set_parameters(source.get_parameters())
+    assert th.equal(average_in_training(model), source.proximal_policy.average)
+
+
 def test_an_average_begins_with_the_weights_of_another_policy() -> None:
     model, other = make(EWMA(Clipped(0.2))).learn(64), make(Clipped(0.2), policy_kwargs={"net_arch": [5]})
     model.policy = other.policy

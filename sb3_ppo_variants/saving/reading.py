@@ -91,7 +91,7 @@ OBJECTS = instance("a dict of attributes", dict).or_none()
 # Files of SB3 before 1.8 may contain spaces of the old gym, which SB3 converts.
 SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(value).__module__.startswith("gym."))
 # Rules for attributes that are not arguments, or that the constructor changes.
-COUNTERS = ("num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
+COUNTERS = ("num_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
 OF_STATE: Mapping[str, Rule] = {
     **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
     "_total_timesteps": rules.LEARN_RULES["total_timesteps"],

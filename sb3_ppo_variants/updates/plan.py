@@ -149,7 +149,12 @@ class ProximalPolicy(nn.Module):
         super().__init__()
         self.register_buffer("average", join(parameters))
         self.register_buffer("total_weight", th.ones((), dtype=th.float64))
-        self._last: th.Tensor | None = None  # It is not saved, so it is unknown after loading.
+        self._last: th.Tensor | None = None
+
+    def load_state_dict(self, *args: Any, **arguments: Any) -> Any:
+        """Load an average, which is that of parameters loaded with it."""
+        self._last = None
+        return super().load_state_dict(*args, **arguments)
 
     def remember(self, parameters: Sequence[nn.Parameter]) -> None:
         """Remember the parameters with which an update ends."""
