@@ -15,7 +15,7 @@ from scipy.stats import kendalltau
 from benchmarks import gallery, tuning
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, scores, statistics, tables
+from sb3_ppo_variants.compare import agreement, records, scores, statistics
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.plan import HEADLINE
 from sb3_ppo_variants.compare.records import RANDOM
@@ -128,7 +128,7 @@ def test_the_page_says_what_differs_beyond_noise_in_table_1() -> None:
     assert apart == {(none, other) for other in of_paper[1:]}
     assert "Training without clipping or penalty is worse than every other setting beyond noise" in text
     assert "three seeds cannot tell any two of them apart" in text
-    _, signs = tables.find_orders(statistics.means(arrays("table1-text")), differences)
+    _, signs = agreement.find_orders(statistics.means(arrays("table1-text")), differences)
     pairs = int((signs != 0).sum())
     same = (
         f"Of the {pairs} pairs of settings with different scores in the paper, {(signs > 0).sum()} have the same order"

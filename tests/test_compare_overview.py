@@ -65,6 +65,16 @@ def test_one_environment_has_one_aggregate(tmp_path: Path) -> None:
     assert text.index("| ppo_clip | 6 |") < text.index("- runs: 12 finished")
 
 
+def test_speeds_are_compared_in_the_environments_of_both(tmp_path: Path) -> None:
+    """100 steps take the baseline 2 s in A and 1 s in B, and the others 0.5 s in B and in C."""
+    seconds = {("sb3_ppo", "A-v0"): 2.0, ("sb3_ppo", "B-v0"): 1.0, ("ppo_clip", "B-v0"): 0.5, ("trpo", "C-v0"): 0.5}
+    runs = [record(label, env, 0, 100, wall_seconds=taken) for (label, env), taken in seconds.items()]
+    write(tmp_path, [record(RANDOM, env, 0, 0) for env in ("A-v0", "B-v0", "C-v0")] + runs)
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    first = text_of(tmp_path / "report.md").partition("| setting |")[2].partition("\n\n")[0]
+    assert all(cell in first for cell in ("| 75 (1.0 x)", "| 200 (2.0 x)", "| 200 |"))
+
+
 def test_the_baseline_and_a_setting_that_is_equivalent(tmp_path: Path) -> None:
     scores = {"sb3_ppo": [99, 100, 101, 100, 98], "ppo_clip": [100, 99, 101, 98, 100], "trpo": [30, 90, 50, 95, 60]}
     runs = [record(label, "A-v0", seed, score) for label, of in scores.items() for seed, score in enumerate(of)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from comparing import CONDITIONS, RECORDS, record
 
-from sb3_ppo_variants.compare import plots, records, scores, statistics, tables
+from sb3_ppo_variants.compare import agreement, plots, records, scores, statistics
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import read_setting
@@ -91,8 +91,8 @@ def test_the_papers_table_is_beside_ours() -> None:
     one, other = labels["clipping, ε = 0.2"], labels["fixed KL, β = 1"]
     for pair in ((one, other), (other, one)):
         differences[pair] = replace(differences[pair], p=0.5)
-    names, signs = tables.find_orders(ours, differences)
-    text = re.sub(r" +", " ", "\n".join(tables.compare_with_paper(ours, differences)))
+    names, signs = agreement.find_orders(ours, differences)
+    text = re.sub(r" +", " ", "\n".join(agreement.compare_with_paper(ours, differences)))
     assert "| clipping, ε = 0.2 | 0.82 | 0.50 (0.45 to 0.55) |" in text
     assert "| clipping, ε = 0.1 | 0.76 | not run |" in text
     # Of the 6 pairs of -0.39, 0.82, 0.74, 0.71, two are in a different order.
@@ -112,14 +112,14 @@ def test_equal_scores_are_ties_beside_the_papers_table() -> None:
     none, _, clipped, *_ = (row.label for row in TABLE_1)
     ours = dict.fromkeys((none, clipped), estimate(0.5))
     same = dict.fromkeys(permutations(ours, 2), Difference(estimate(0.0), p=1.0))
-    text = "\n".join(tables.compare_with_paper(ours, same))
+    text = "\n".join(agreement.compare_with_paper(ours, same))
     assert "over 2 settings: not defined, because all scores in a column are equal." in text
     assert "no clipping or penalty is the worst: no; clipping, ε = 0.2 is equal" in text
     assert "it differs beyond noise from all others: no, not from clipping, ε = 0.2" in text
     assert "of 1 pairs of settings that differ in the paper, 0 are in the same order here" in text
     assert text.endswith("; 1 are equal here")
     lower = {none: estimate(0.5), clipped: estimate(0.4)}
-    lines = tables.compare_extremes(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
+    lines = agreement.compare_extremes(lower, dict.fromkeys(permutations(lower, 2), Difference(estimate(0.1), p=1.0)))
     assert lines[0] == "no clipping or penalty is the worst: no; clipping, ε = 0.2 is lower"
 
 

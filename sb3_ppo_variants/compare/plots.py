@@ -174,7 +174,7 @@ def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, 
 
 
 def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, as ``tables.find_orders`` returns it."""
+    """Draw for each pair of settings whether it has the paper's order here, as ``agreement.find_orders`` returns it."""
     meanings = {
         "reversed beyond noise": "#b2182b",
         "reversed within noise": "#f4a582",

@@ -14,7 +14,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from markdown_it import MarkdownIt
 
-from sb3_ppo_variants.compare import appendix, plots, records, scores, statistics, study, tables
+from sb3_ppo_variants.compare import agreement, appendix, plots, records, scores, statistics, study, tables
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import LAST, Record
@@ -241,7 +241,7 @@ class Section:
     def _paper(self) -> list[str]:
         """Write the comparison with the paper, which is empty if this is neither its Table 1 nor its Figure 3."""
         comparison = self.comparison
-        if comparison.applied["preset"] == "paper-figure3" and (found := tables.compare_with_figure(comparison)):
+        if comparison.applied["preset"] == "paper-figure3" and (found := agreement.compare_with_figure(comparison)):
             drawn = self._draw(
                 "Learning curves and the ends of the paper's", "figure3", plots.draw_figure_3, comparison
             )
@@ -250,9 +250,9 @@ class Section:
         if comparison.applied["preset"] != "paper-table1" or not in_paper:
             return []
         means = statistics.means(comparison.arrays)
-        names, signs = tables.find_orders(means, comparison.differences)
-        agreement = tables.compare_with_paper(means, comparison.differences, comparison.incomplete)
-        blocks = ["#### Comparison with the paper's Table 1", *agreement]
+        names, signs = agreement.find_orders(means, comparison.differences)
+        found = agreement.compare_with_paper(means, comparison.differences, comparison.incomplete)
+        blocks = ["#### Comparison with the paper's Table 1", *found]
         if signs.any():
             blocks += [
                 ORDERS,
