@@ -97,7 +97,6 @@ template <class T> class Beta : public WithoutParameters<T> {
     Beta(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), known(memory.take<Known>(size)), before(memory.take<Betas>(1)) {}
 
-
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
         all.clear(states);

@@ -188,7 +188,6 @@ template <class T> class Categorical : public WithoutParameters<T> {
         probs = {memory.take<T>(total * STRIDE)};
     }
 
-
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
         all.clear(states);
@@ -293,7 +292,6 @@ template <class T> class Bernoulli : public WithoutParameters<T> {
 
     Bernoulli(const Networks<T>& networks, const Mlp<T>&, Memory& memory)
         : size(networks.parts[0]), chosen{memory.take<T>(size * STRIDE)} {}
-
 
     void evaluate(ByState<const T> logits, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {

@@ -14,7 +14,6 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
         : size(networks.parts[0]), deviations{memory.take<T>(size * STRIDE)}, z{memory.take<T>(size * STRIDE)},
           shift{memory.take<T>(size * STRIDE)}, variance_ratio{memory.take<T>(size * STRIDE)} {}
 
-
     void evaluate(ByState<const T> outputs, ByState<const T> actions, ByState<const T> old, int64_t states,
                   const Evaluation<T>& all) {
         all.clear(states);
