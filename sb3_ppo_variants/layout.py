@@ -16,6 +16,8 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 from gymnasium import spaces
 
+from sb3_ppo_variants.errors import ArgumentError
+
 # A space with any elements, one of its elements, and several, in an array or a list.
 AnySpace: TypeAlias = spaces.Space[Any]
 Action: TypeAlias = Any
@@ -165,6 +167,7 @@ class HybridLayout(Layout):
 
     :param space: the action space of an environment
     :param bounded: the names of continuous parts of which rows have numbers in [-1, 1]
+    :raises ArgumentError: if two parts have the same name
     """
 
     def __init__(self, space: HybridSpace, bounded: Collection[str] = ()):
@@ -173,6 +176,8 @@ class HybridLayout(Layout):
         self._paths, found = zip(*parts_of(space), strict=True)
         ends = np.cumsum([size_of(part) for part in found]).tolist()
         names = [".".join(map(str, path)) for path in self._paths]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ArgumentError(f"action_space={space} has several parts named {twice[0]!r}: rename their keys")
         self.parts = [
             Part(name, part, slice(end - size_of(part), end), name in bounded)
             for name, part, end in zip(names, found, ends, strict=True)

@@ -25,6 +25,14 @@ def test_all_are_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == ["step_000000000", "step_000000064"]
 
 
+def test_the_end_may_be_told_twice_as_the_zoo_does(tmp_path: Path) -> None:
+    """ExperimentManager.learn of rl_zoo3 calls on_training_end of its first callback after model.learn has."""
+    callback = ExactCheckpointCallback(100, tmp_path, at_end=True)
+    small(PPOClip, pendulums()).learn(64, callback=callback)
+    callback.on_training_end()
+    assert steps(tmp_path) == ["step_000000000", "step_000000064"]
+
+
 def checkpoints(folder: Path) -> list[Path]:
     small(PPOClip, VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
     return sorted(folder.iterdir())

@@ -2,12 +2,14 @@
 
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
@@ -98,6 +100,20 @@ def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     # EnvPool's environments take other arguments, and none of the batches takes wrappers.
     assert chosen(capsys, "CartPole-v1", 2, env_kwargs={"sutton_barto_reward": True}) == "DummyVecEnv"
     assert chosen(capsys, "Hopper-v5", 2, wrapper_class=FlattenObservation) == "DummyVecEnv"
+
+
+def test_models_that_no_batch_simulates(tmp_path: Path) -> None:
+    """MuJoCo 4.0.0 computes wrong accelerations in batches of models with sparse Jacobians."""
+    model = Path(expand_model_path("hopper.xml")).read_text()
+    (tmp_path / "sparse.xml").write_text(model.replace("<option ", '<option jacobian="sparse" ', 1))
+    arguments: Any = {"seed": 3, "env_kwargs": {"xml_file": str(tmp_path / "sparse.xml")}}
+    same(make_fast_vec_env("Hopper-v5", 2, exact=True, **arguments), make_vec_env("Hopper-v5", 2, **arguments), 20)
+
+
+@pytest.mark.parametrize("env_id", [HasNoModes, gym.spec("CartPole-v1")])
+def test_only_ids_have_a_fastest_way(env_id: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"env_id=.* is not allowed; allowed: the id of a registered environment"):
+        make_fast_vec_env(env_id, 2)
 
 
 @pytest.mark.parametrize("missing", ["envpool", "mujoco"])

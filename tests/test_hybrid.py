@@ -8,6 +8,7 @@ import torch as th
 from gymnasium import spaces
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
+from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.kl import MissingKLError, divergences_of
 from sb3_ppo_variants.layout import HybridLayout, layout_of
@@ -230,3 +231,9 @@ def test_outcomes_have_the_numbers_of_the_space() -> None:
     rows = HybridLayout(space).to_rows([{"choice": each, "force": [0.5]} for each in (5, 6)])
     chosen, counted = np.log(0.5), -(0.5**2) / 2 - np.log(2 * np.pi) / 2
     np.testing.assert_allclose(distribution.log_prob(th.tensor(rows)), [chosen, chosen + counted], rtol=1e-6)
+
+
+def test_parts_need_different_names() -> None:
+    space = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})})
+    with pytest.raises(ArgumentError, match=r"several parts named 'a\.b': rename their keys"):
+        HybridLayout(space)

@@ -118,7 +118,7 @@ def test_what_so_many_seeds_find(measured: scores.Comparison, page: str) -> None
 def test_what_other_pages_say(measured: scores.Comparison) -> None:
     medians = kl_percentiles(measured, 50)
     advice = one_line((ROOT / "docs" / "which_objective.md").read_text())
-    assert "none of the twenty is better than `PPOClip` beyond noise, and five are worse" in advice
+    assert "none of the other nineteen is better than `PPOClip` beyond noise, and five are worse" in advice
     assert "Three of these five are the ones that change the policy most in an update" in advice
     assert {*sorted(medians, key=lambda label: -medians[label][0])[:3]} <= labels_in(WORSE)
     assert f"and five are worse: {WORSE}" in one_line(section("The objectives of later papers"))

@@ -346,10 +346,18 @@ def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> N
             train(recipe("ppo_clip", "CartPole-v1", n_envs=2, **{**settings, **wrong}), tmp_path)
     with pytest.raises(ArgumentError):
         train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=-1)
+    train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=0)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
     assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
     assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
+
+
+def test_a_run_without_statistics_removes_those_of_an_earlier_one(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"n_envs": 1, "n_steps": 64, "batch_size": 64, "n_timesteps": 64}
+    for normalize, there in ((True, True), (False, False)):
+        train(recipe("ppo_clip", "CartPole-v1", normalize=normalize, **settings), tmp_path)
+        assert (tmp_path / "vecnormalize.pkl").exists() is there
 
 
 class Interrupt(BaseCallback):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -12,7 +13,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
-from sb3_ppo_variants.arguments.rules import FLAG, check_arguments
+from sb3_ppo_variants.arguments.rules import FLAG, RULES, check_arguments, instance
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
     ARGUMENTS,
@@ -24,9 +25,10 @@ from sb3_ppo_variants.envs.making import (
     register_games,
     spec_of,
 )
-from sb3_ppo_variants.envs.mujoco_tasks import TASKS
-from sb3_ppo_variants.envs.mujoco_vec_env import make_mujoco_vec_env
+from sb3_ppo_variants.envs.mujoco_tasks import TASKS, gymnasium_task
+from sb3_ppo_variants.envs.mujoco_vec_env import load_model, make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import own_space, random_actions
 
 WrapperClass = Callable[[gym.Env], gym.Env]
@@ -35,6 +37,7 @@ WrapperClass = Callable[[gym.Env], gym.Env]
 SECONDS_FOR_MESSAGES = 5e-4
 # Use workers only if they are expected to step this many times as fast.
 WORTH_WORKERS = 1.25
+ID = instance("the id of a registered environment", str)
 # A single environment is measured for at most this many steps, and about this many seconds.
 MOST_STEPS, MOST_SECONDS = 200, 0.5
 
@@ -74,7 +77,8 @@ def make_fast_vec_env(
     :raises ArgumentError: if an argument has a value that is not allowed, or an Atari game would skip frames twice
     :raises gymnasium.error.Error: if there is no such id
     """
-    check_arguments({"n_envs": n_envs, "seed": seed, "exact": exact}, {**ARGUMENTS, "exact": FLAG})
+    given = {"env_id": env_id, "n_envs": n_envs, "seed": seed, "exact": exact, "verbose": verbose}
+    check_arguments(given, {**ARGUMENTS, "env_id": ID, "exact": FLAG, "verbose": RULES["verbose"]})
     if find_spec("ale_py") is not None:
         register_games()
     spec = spec_of(env_id)
@@ -93,10 +97,8 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     """Choose a way to create the environments: its name, the reason, and a function."""
     is_plain = wrapper_class is None
     env_kwargs = common["env_kwargs"] or {}
-    has_batches = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
     # A batch of one costs more than it saves, as `python -m benchmarks stepping --train --n-envs 1` shows.
-    is_batch = is_plain and spec.id in TASKS and has_batches and common["n_envs"] > 1
-    if is_batch and env_kwargs.get("render_mode") in (None, "rgb_array"):
+    if is_plain and common["n_envs"] > 1 and _is_in_batches(spec, env_kwargs):
         return "make_mujoco_vec_env", "MuJoCo's batches, bit for bit", partial(make_mujoco_vec_env, spec.id, **common)
     if is_atari(spec):
         if is_plain and not exact:
@@ -109,6 +111,20 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
     if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
         return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
+
+
+def _is_in_batches(spec: EnvSpec, env_kwargs: Arguments) -> bool:
+    """Whether MuJoCo's batches are installed and can simulate an environment."""
+    if spec.id not in TASKS or find_spec("mujoco") is None or find_spec("mujoco.batch") is None:
+        return False
+    if env_kwargs.get("render_mode") not in (None, "rgb_array"):
+        return False
+    if "xml_file" in env_kwargs:
+        try:
+            load_model(replace(gymnasium_task(spec.id), xml_file=env_kwargs["xml_file"]))
+        except ArgumentError:
+            return False
+    return True
 
 
 def _is_in_envpool(spec: EnvSpec) -> bool:

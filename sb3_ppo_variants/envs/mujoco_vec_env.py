@@ -108,7 +108,7 @@ def _with_arguments(task: MujocoTask, arguments: dict[str, Any]) -> MujocoTask:
         del of_task["max_episode_steps"]
     if unknown := arguments.keys() - task.settings.keys():
         allowed = ", ".join(("xml_file", "frame_skip", "max_episode_steps", "render_mode", *CAMERA, *task.settings))
-        refuse("env_kwargs", dict.fromkeys(unknown, ...), allowed)
+        refuse("env_kwargs", {name: arguments[name] for name in unknown}, allowed)
     return replace(task, **of_task, settings={**task.settings, **arguments})
 
 
@@ -121,7 +121,11 @@ def _count_threads(n_threads: int | str, n_envs: int, model: "mujoco.MjModel", f
     return threads_worth(n_envs * shortest(lambda: mujoco.mj_step(model, data, nstep=frame_skip)), n_envs)
 
 
-def _load(task: MujocoTask) -> "mujoco.MjModel":
+def load_model(task: MujocoTask) -> "mujoco.MjModel":
+    """Load the model of a task.
+
+    :raises ArgumentError: if it cannot be simulated in a batch
+    """
     import mujoco
     from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 
@@ -215,7 +219,7 @@ class MujocoVecEnv(VecEnv):
 
         check_arguments({"frame_skip": task.frame_skip, "max_episode_steps": task.max_episode_steps}, ARGUMENTS)
         self.task, self.spec, self.mode = task, spec, render_mode
-        model = _load(task)
+        model = load_model(task)
         threads = _count_threads(n_threads, n_envs, model, task.frame_skip)
         # Only a persistent batch keeps the contacts.
         batch = Batch(model, n_envs, threads, persistent=task.contact_forces)

@@ -27,6 +27,7 @@ from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 EVALUATION_SEED = 10_000
 # The names that SB3's make_vec_env gives to monitor files.
 MONITOR_FILES = "[0-9]*.monitor.csv"
+STATISTICS = "vecnormalize.pkl"
 
 
 class Episodes(BaseCallback):
@@ -78,7 +79,8 @@ def train(
     try:
         model = build(made, seed, monitor_dir=os.fspath(folder))
         model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
-        save(model, folder)
+        if model.num_timesteps > 0:
+            save(model, folder)
     except KeyboardInterrupt:
         if model is not None and model.num_timesteps > 0:
             save(model, folder)
@@ -105,13 +107,15 @@ def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None)
 
 
 def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
-    """Save a model with the statistics of its ``VecNormalize``, for :func:`load`."""
+    """Save a model with the statistics of its ``VecNormalize``, for :func:`load`, in place of earlier files."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model")
-    statistics = model.get_vec_normalize_env()
+    statistics, file = model.get_vec_normalize_env(), folder / STATISTICS
     if statistics is not None:
-        statistics.save(str(folder / "vecnormalize.pkl"))
+        statistics.save(str(file))
+    else:
+        file.unlink(missing_ok=True)
 
 
 def load(
@@ -129,7 +133,7 @@ def load(
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
     if normalised is not None and normalised.norm_obs:
-        statistics = os.path.join(folder, "vecnormalize.pkl")
+        statistics = os.path.join(folder, STATISTICS)
         if weights_only:
             raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
         normalised.obs_rms = VecNormalize.load(statistics, normalised.venv).obs_rms

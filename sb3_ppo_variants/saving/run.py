@@ -283,9 +283,12 @@ class ExactCheckpointCallback(BaseCallback):
         self._rollouts_ended += 1
 
     def _on_training_end(self) -> None:
+        run = self.model.run
         # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
         whole = 0 < self._rollouts_begun == self._rollouts_ended
-        if self._at_end and whole and not (self.model.run.failed or self.model.run.stopped):
+        # The RL Zoo ends the training of its first callback twice.
+        is_written = run.last is not None and run.last.num_timesteps == self.model.num_timesteps
+        if self._at_end and whole and not (is_written or run.failed or run.stopped):
             self._write()
 
     def _on_step(self) -> bool:
