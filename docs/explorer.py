@@ -48,6 +48,7 @@ TITLES = {
     "distributions-halfcheetah": ("Distributions, HalfCheetah", "howto/bounded_actions"),
     "objectives-500k": ("All objectives, 500,000 steps", "objectives-500k/report"),
     "penalties-ant": ("Penalties in Ant, 1 million steps", "penalties-ant/report"),
+    "penalties-humanoid": ("Penalties in Humanoid, 1 million steps", "penalties-humanoid/report"),
     "penalties-ant-deviation": ("Penalties in Ant with a smaller standard deviation", "results/index"),
     "gallery": ("Gallery of the recipes", "gallery/README"),
 }

@@ -38,6 +38,7 @@ BASELINES = {
     "details": "ppo_clip",
     "objectives-500k": "ppo_clip",
     "penalties-ant": "ppo_clip",
+    "penalties-humanoid": "ppo_clip",
 }
 
 

@@ -1,4 +1,4 @@
-"""The page says of penalties in Ant what the committed records say."""
+"""The page says of penalties in Ant and Humanoid what the committed records say."""
 
 import re
 
@@ -18,15 +18,34 @@ CLIP, STRONG, WEAK, ADAPTIVE = (
     "ppo_fixed_kl kl_coef=0.125",
     "ppo_adaptive_kl desired_kl=0.02",
 )
+WEAKEST = "ppo_fixed_kl kl_coef=0.0588"
+
+
+def load(name: str) -> scores.Comparison:
+    """Load the records of a single comparison."""
+    found, problems = records.unpack(ROOT / "results" / name)
+    assert not problems
+    (comparison,) = scores.comparisons(found)
+    return comparison
 
 
 @pytest.fixture(scope="module")
 def measured() -> scores.Comparison:
-    found, problems = records.unpack(ROOT / "results" / "penalties-ant.jsonl.gz")
-    assert not problems
-    (comparison,) = scores.comparisons(found)
+    comparison = load("penalties-ant.jsonl.gz")
     assert {*comparison.labels} == {CLIP, STRONG, WEAK, ADAPTIVE} and comparison.envs == ["Ant-v4"]
     return comparison
+
+
+@pytest.fixture(scope="module")
+def in_humanoid() -> scores.Comparison:
+    comparison = load("penalties-humanoid.jsonl.gz")
+    assert {*comparison.labels} == {CLIP, STRONG, WEAKEST, ADAPTIVE} and comparison.envs == ["Humanoid-v4"]
+    return comparison
+
+
+@pytest.fixture(scope="module")
+def humanoid() -> str:
+    return " ".join(section("Penalties in Humanoid").split())
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +122,7 @@ def test_what_a_step_earns_and_costs() -> None:
 
 
 def test_a_smaller_deviation_at_first(measured: scores.Comparison, page: str) -> None:
-    found, _ = records.unpack(ROOT / "results" / "penalties-ant-deviation.jsonl.gz")
-    (compared,) = scores.comparisons(found)
+    compared = load("penalties-ant-deviation.jsonl.gz")
     small = "ppo_fixed_kl kl_coef=1, policy_kwargs={'log_std_init': -1}"
     assert {*compared.labels} == {STRONG, small}
     assert {*scores_of(compared, STRONG)} == {*scores_of(measured, STRONG)}
@@ -112,3 +130,49 @@ def test_a_smaller_deviation_at_first(measured: scores.Comparison, page: str) ->
     assert f"scores {reached.mean():.0f} ± {reached.std(ddof=1):.0f}, between {reached.min():.0f}" in page
     assert f"and {reached.max():.0f}, with episodes of {length(compared.runs(small), 90):.0f} steps" in page
     assert statistics.differences(compared.arrays)[small, STRONG].is_beyond_noise and "beyond noise" in page
+
+
+def test_how_the_penalties_score_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
+    # Means and standard deviations of KLip-PPO: paper/figures/final_returns.tex of its repository.
+    published = {CLIP: (660, 70), STRONG: (342, 31), ADAPTIVE: (553, 22), WEAKEST: None}
+    names = {CLIP: "clipping, ε = 0.2", STRONG: "fixed KL, β = 1", WEAKEST: "fixed KL, β = 1/17"}
+    names[ADAPTIVE] = "adaptive KL, d_targ = 0.02"
+    table = section("Penalties in Humanoid")
+    for label, theirs in published.items():
+        found = scores_of(in_humanoid, label)
+        cell = "" if theirs is None else f"{theirs[0]} ± {theirs[1]} "
+        assert f"| {names[label]} | {cell}| {found.mean():.0f} ± {found.std(ddof=1):.0f} |" in table
+        assert theirs is None or abs(found.mean() - theirs[0]) < theirs[1]
+    alike = {(STRONG, WEAKEST), (WEAKEST, STRONG)}
+    assert {pair for pair, each in in_humanoid.differences.items() if not each.is_beyond_noise} == alike
+    assert in_humanoid.are_equivalent(STRONG, WEAKEST)
+    assert [each.label for each in in_humanoid.ranking][:2] == [CLIP, ADAPTIVE]
+    assert (
+        "Clipping is better than each of the three penalties beyond noise, and the adaptive penalty is better than"
+        in (humanoid)
+    )
+    assert "β = 1 and β = 1/17 are equivalent within 0.1" in humanoid
+
+
+def test_how_far_updates_move_the_policy_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
+    medians = {label: float(np.median(in_humanoid.logged(label, "kl"))) for label in in_humanoid.labels}
+    assert f"The median KL of an update is {medians[CLIP]:.3f} with clipping." in humanoid
+    assert f"It is {medians[STRONG]:.1f} with β = 1 and {medians[WEAKEST]:.1f} with β = 1/17" in humanoid
+    assert f"keeps the KL at {medians[ADAPTIVE]:.3f}" in humanoid
+    after = {label: deviation(in_humanoid.runs(label), 20) for label in in_humanoid.labels}
+    assert f"deviation is {after[STRONG]:.2f} and {after[WEAKEST]:.2f}, against {after[CLIP]:.2f} with" in humanoid
+
+
+def test_episodes_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
+    second = {label: round(length(in_humanoid.runs(label), 10, 20)) for label in in_humanoid.labels}
+    last = {label: round(length(in_humanoid.runs(label), 90)) for label in in_humanoid.labels}
+    assert (
+        f"take {second[STRONG]} and {second[WEAKEST]} steps in the second tenth of training, and {last[STRONG]} and "
+        f"{last[WEAKEST]} in the last. With clipping, they take {second[CLIP]} and {last[CLIP]}."
+    ) in humanoid
+    assert f"its episodes take {second[ADAPTIVE]} and {last[ADAPTIVE]} steps" in humanoid
+    assert f"Those of the random policy take {length(in_humanoid.random, 0):.0f}." in humanoid
+    env = gym.make("Humanoid-v4")
+    env.reset(seed=0)
+    info = env.step(np.zeros(17, dtype=np.float32))[-1]
+    assert info["reward_alive"] == 5 and env.action_space.shape == (17,)
