@@ -149,7 +149,7 @@ def test_how_the_penalties_score_in_humanoid(in_humanoid: scores.Comparison, hum
     assert [each.label for each in in_humanoid.ranking][:2] == [CLIP, ADAPTIVE]
     assert (
         "Clipping is better than each of the three penalties beyond noise, and the adaptive penalty is better than"
-        in (humanoid)
+        in humanoid
     )
     assert "β = 1 and β = 1/17 are equivalent within 0.1" in humanoid
 
