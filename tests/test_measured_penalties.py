@@ -176,3 +176,22 @@ def test_episodes_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> 
     env.reset(seed=0)
     info = env.step(np.zeros(17, dtype=np.float32))[-1]
     assert info["reward_alive"] == 5 and env.action_space.shape == (17,)
+
+
+def test_a_larger_target_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
+    larger = "ppo_adaptive_kl desired_kl=0.34"
+    compared = load("penalties-humanoid-target.jsonl.gz")
+    assert {*compared.labels} == {CLIP, ADAPTIVE, larger}
+    assert {*scores_of(compared, ADAPTIVE)} == {*scores_of(in_humanoid, ADAPTIVE)}
+    reached = scores_of(compared, larger)
+    assert f"With d_targ = 0.34, {0.34 / 0.02:.0f} times as large, the adaptive penalty scores" in humanoid
+    assert f"{reached.mean():.0f} ± {reached.std(ddof=1):.0f}, which is worse than with 0.02 beyond noise" in humanoid
+    assert compared.differences[ADAPTIVE, larger].estimate.value > 0
+    assert compared.differences[ADAPTIVE, larger].is_beyond_noise
+    assert f"The median KL of an update is {np.median(compared.logged(larger, 'kl')):.2f} then" in humanoid
+    fifth, end = (
+        [f"{deviation(compared.runs(label), share):.2f}" for label in (larger, ADAPTIVE)] for share in (20, 100)
+    )
+    assert (
+        f"deviation is {fifth[0]} after a fifth of training and {end[0]} at its end, against {fifth[1]} and {end[1]} "
+    ) in humanoid
