@@ -110,6 +110,16 @@ def test_models_that_no_batch_simulates(tmp_path: Path) -> None:
     same(make_fast_vec_env("Hopper-v5", 2, exact=True, **arguments), make_vec_env("Hopper-v5", 2, **arguments), 20)
 
 
+@pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment:UserWarning")
+@pytest.mark.parametrize("env_id", ["CartPole", "HalfCheetah", "PongNoFrameskip"])
+def test_ids_without_a_version_mean_the_latest(env_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    env = gym.make(env_id)
+    assert env.spec is not None
+    make_fast_vec_env(env_id, 2).close()
+    assert f"for 2 x {env.spec.id}:" in capsys.readouterr().out
+    env.close()
+
+
 @pytest.mark.parametrize("env_id", [HasNoModes, gym.spec("CartPole-v1")])
 def test_only_ids_have_a_fastest_way(env_id: Any) -> None:
     with pytest.raises(ArgumentError, match=r"env_id=.* is not allowed; allowed: the id of a registered environment"):

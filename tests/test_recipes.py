@@ -143,6 +143,11 @@ def test_the_module_of_an_environment_changes_nothing(env_id: str, in_zoo: str) 
     assert recipe("ppo_clip", env_id).arguments["gamma"] == ZOO[in_zoo]["gamma"]
 
 
+def test_an_environment_without_a_version_has_the_entry_of_the_latest() -> None:
+    entries = {"default": {"n_steps": 1}, "CartPole-v0": {"n_steps": 2}, "CartPole-v1": {"n_steps": 3}}
+    assert select(entries, "CartPole") == {"n_steps": 3}
+
+
 def test_an_entry_with_the_module_comes_before_one_without() -> None:
     entries = {"default": {"n_steps": 1}, "CartPole-v1": {"n_steps": 2}}
     assert select(entries, "gymnasium:CartPole-v1") == {"n_steps": 2}

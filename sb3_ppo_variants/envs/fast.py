@@ -86,7 +86,7 @@ def make_fast_vec_env(
     common: Arguments = {"n_envs": n_envs, "seed": seed, "env_kwargs": env_kwargs, **monitoring}
     name, why, make = _choose(spec, exact, wrapper_class, common)
     if verbose:
-        print(f"make_fast_vec_env: {name} for {n_envs} x {env_id}: {why}", flush=True)
+        print(f"make_fast_vec_env: {name} for {n_envs} x {spec.id}: {why}", flush=True)
     return make()
 
 

@@ -323,7 +323,7 @@ def make_envpool_vec_env(
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Find the specification that is registered for an id.
+    """Find the specification that ``gym.make`` uses for an id, which is that of the latest version if it names none.
 
     :param env_id: the id, prefixed with ``module:`` if importing that module registers it
     :raises gymnasium.error.Error: if there is no such id
@@ -332,7 +332,8 @@ def spec_of(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         import_module(module)
-    return gym.spec(name)
+    versions = [spec for spec in gym.registry.values() if spec.id == f"{name}-v{spec.version}"]
+    return max(versions, key=lambda spec: spec.version or 0) if versions else gym.spec(name)
 
 
 def is_atari(spec: EnvSpec) -> bool:

@@ -263,13 +263,14 @@ def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None =
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
-    :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:``, then
-        ``"atari"`` for an Atari game or ``"default"`` for any other environment
+    :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:`` and with
+        the latest version if it has none, then ``"atari"`` for an Atari game or ``"default"`` for any other environment
     :raises ArgumentError: if the environment is not registered or there is no such entry
     """
     check_registered(env_id)
     if entry is None:
-        suited = (env_id, env_id.rpartition(":")[2], "atari" if is_atari(spec_of(env_id)) else "default")
+        spec = spec_of(env_id)
+        suited = (env_id, spec.id, "atari" if is_atari(spec) else "default")
         entry = next((name for name in suited if name in entries), suited[-1])
     if entry not in entries:
         raise ArgumentError(f"there are no hyperparameters for entry={entry!r}, only for {', '.join(entries)}")
