@@ -78,6 +78,7 @@ _MODULES = {
     "errors": [name for name in __all__ if name.endswith("Error") and name != "MissingKLError"],
     "kl": ["MissingKLError", "register_kl"],
     "distributions": [],
+    "evaluation": [],
     "losses": ["ClippedError", "Huber", "SquaredError", "ValueLoss"],
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],

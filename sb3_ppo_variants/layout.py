@@ -79,7 +79,7 @@ class Part:
 
     @property
     def flat(self) -> AnySpace:
-        """The space with one dimension, beginning at 0: the space of the distribution."""
+        """The space with one dimension, which is the space of the distribution."""
         match self.space:
             case spaces.MultiDiscrete():
                 return spaces.MultiDiscrete(self.space.nvec.ravel())

@@ -134,6 +134,23 @@ def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.Monkey
         PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5, "ortho_init": "no"})
 
 
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MaskableMlpPolicy", "MlpLstmPolicy", "MaskableMlpLstmPolicy"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("net_arch", [0]),
+        ("net_arch", "64"),
+        ("activation_fn", th.nn.Tanh()),
+        ("ortho_init", "no"),
+        ("features_extractor_kwargs", 3),
+        ("optimizer_kwargs", 3),
+    ],
+)
+def test_entries_of_every_policy_are_checked(policy: str, name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=rf"policy_kwargs\['{name}'\]="):
+        PPOClip(policy, NoiseEnv(spaces.Discrete(3)), policy_kwargs={name: value})
+
+
 @pytest.mark.parametrize(
     ("variant", "name"),
     [(PPOUnclipped, "clip_range"), (PPOUnclipped, "kl_coef"), (PPOClip, "kl_coef"), (PPOFixedKL, "desired_kl")],

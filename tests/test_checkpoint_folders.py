@@ -225,5 +225,7 @@ def test_bad_arguments(name: str, value: Any, tmp_path: Path) -> None:
 def test_a_callback_that_is_not_told_of_rollouts_says_so(tmp_path: Path) -> None:
     from stable_baselines3.common.callbacks import EveryNTimesteps
 
+    model = small(PPOClip, pendulums())
     with pytest.raises(RuntimeError, match="does not see where rollouts begin"):
-        small(PPOClip, pendulums()).learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
+        model.learn(64, callback=EveryNTimesteps(32, ExactCheckpointCallback(32, tmp_path)))
+    assert model.num_timesteps == 0

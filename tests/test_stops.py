@@ -176,6 +176,13 @@ def test_other_values_are_refused(stop: Any) -> None:
         PPOClip("MlpPolicy", noise_envs(BOX), stop=stop)
 
 
+@pytest.mark.parametrize("measured", [None, "entropy"])
+def test_a_statistic_that_nothing_measures_is_refused_at_construction(measured: str | None) -> None:
+    cls = EarlyStop if measured is None else type("Own", (EarlyStop,), {"statistic": measured})
+    with pytest.raises(ArgumentError, match=f"{cls.__name__} has no statistic .* use ApproximateKL"):
+        cls(0.1)
+
+
 @pytest.mark.parametrize("cls", [ApproximateKL, ExactKL, RatioDeviation])
 @pytest.mark.parametrize(
     "arguments", [{"limit": -1.0}, {"limit": "1"}, {"limit": float("nan")}, {"limit": 1, "ends": "now"}]

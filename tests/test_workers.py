@@ -24,7 +24,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights
+from helpers import BOX, VECTOR, NoiseEnv, flat_weights, small
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -539,3 +539,33 @@ def test_workers_start_where_no_process_may_change_its_scheduling(monkeypatch: p
 def test_a_wrong_number_of_workers(n_workers: Any) -> None:
     with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):
         SafeSubprocVecEnv([partial(NoiseEnv, BOX)], n_workers=n_workers)
+
+
+class Earns(gym.Env):
+    """Earns a Python integer for each step, until a time limit ends the episode after 4."""
+
+    observation_space = VECTOR
+    action_space = BOX
+    taken = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        self.taken = 0
+        return np.ones(VECTOR.shape, VECTOR.dtype), {}
+
+    def step(self, action: Any) -> tuple[Any, int, bool, bool, dict]:
+        self.taken += 1
+        return np.ones(VECTOR.shape, VECTOR.dtype), 1, False, self.taken == 4, {}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("cls", [DummyVecEnv, SubprocVecEnv, SafeSubprocVecEnv])
+def test_integer_rewards_keep_the_value_at_a_time_limit(cls: Any, fast: bool) -> None:
+    env = cls([Earns] * 2)
+    model = small(PPOClip, env, n_steps=8, fast=fast)
+    value = model.policy.predict_values(th.ones(1, *VECTOR.shape)).item()
+    model.learn(16)
+    expected = np.ones((8, 2), np.float32)
+    expected[[3, 7]] += 0.99 * value  # gamma V(s) where the time limit cuts the return off
+    np.testing.assert_allclose(model.rollout_buffer.rewards, expected, rtol=1e-6)
+    assert abs(value) > 1e-6
+    env.close()

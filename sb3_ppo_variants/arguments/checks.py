@@ -11,12 +11,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.policies import (
-    ActorCriticCnnPolicy,
-    ActorCriticPolicy,
-    BasePolicy,
-    MultiInputActorCriticPolicy,
-)
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import get_device
 from torch import nn
 
@@ -25,7 +20,6 @@ from sb3_ppo_variants.distributions import distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.layout import AnySpace, is_hybrid
 
-SB3S = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
 # Entries of ``policy_kwargs`` with which policies draw continuous actions from other distributions.
 OF_DISTRIBUTION = ("distribution", "std")
 # Entries for hybrid actions, which have several parts, and one that their continuous parts need with every policy.
@@ -36,6 +30,8 @@ GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde"
 # Arguments that the kind of sb3-contrib's recurrent policies takes in addition to their constructor.
 OF_MEMORY = ("memory",)
 RECURRENT = "sb3_contrib.common.recurrent.policies"
+# Modules of policies whose constructors give ``policy_kwargs`` the same meaning.
+OF_POLICIES = ("stable_baselines3.common.policies", "sb3_contrib.common.maskable.policies", RECURRENT)
 GIVEN_TO_BUFFER = (
     "buffer_size",
     "observation_space",
@@ -109,7 +105,8 @@ def check_policy(
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     if not isinstance(of_distribution.get("distribution"), Mapping):
         distribution_of(**of_distribution)
-    of_memory = OF_MEMORY if policy_class.__init__.__module__ == RECURRENT else ()
+    constructor = next(cls for cls in policy_class.__mro__ if "__init__" in vars(cls)).__module__
+    of_memory = OF_MEMORY if constructor == RECURRENT else ()
     also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)
     for name in keys:
@@ -120,7 +117,7 @@ def check_policy(
                 f"MaskableMultiInputPolicy and MultiInputLstmPolicy, not {shown}"
             )
         OF_KEYS.check(f"policy_kwargs[{name!r}]", arguments[name])
-    if policy_class.__init__ not in [cls.__init__ for cls in SB3S]:
+    if constructor not in OF_POLICIES:
         return  # A policy with its own constructor may give these arguments another meaning.
     for name, value in arguments.items():
         if name in POLICY_RULES:  # Later versions of SB3 may have further arguments.

@@ -88,6 +88,7 @@ def instance(allowed: str, *types: type) -> Rule:
 
 
 FINITE = number("a finite number", math.isfinite)
+ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < math.inf)
 POSITIVE = number("a finite number > 0", lambda value: 0 < value < math.inf)
 NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.inf)
 FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)

@@ -76,10 +76,9 @@ def settings_of(
 
 def _arguments(model: SavedAlgorithm, names: Iterable[str]) -> Iterator[tuple[str, object]]:
     for name in names:
-        attribute = name if hasattr(model, name) else f"_{name}"  # Such as stats_window_size.
         # The plan knows what the update makes of names with an underscore, such as beta.
-        if name not in FREE and not name.startswith("_") and hasattr(model, attribute):
-            yield name, getattr(model, attribute)
+        if name not in FREE and not name.startswith("_") and hasattr(model, name):
+            yield name, getattr(model, name)
 
 
 def _of_plan(plan: UpdatePlan) -> Iterator[tuple[str, object]]:

@@ -178,7 +178,7 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
     if not is_hybrid(space):
-        return drawn.reshape(env.num_envs, *(space.shape or ()))
+        return drawn.reshape(env.num_envs, *(space.shape or ())) + getattr(space, "start", 0)
     layout = HybridLayout(space)
     rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
     rows[:, layout.discrete] = drawn
@@ -231,8 +231,8 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: AnySpace) 
     if masks is None:
         raise ArgumentError(
             f"action_masks=None: {policy} needs the masks of the states, as from sb3_contrib.common.maskable.utils."
-            "get_action_masks(env). For an evaluation use evaluate_policy of sb3_contrib.common.maskable.evaluation. "
-            "A mask of ones allows everything"
+            "get_action_masks(env). To evaluate the model, pass sb3_ppo_variants.evaluation.WithMasks(model, env) to "
+            "SB3's evaluate_policy. A mask of ones allows everything"
         )
     sizes, array = choices(space), as_real_array(_without_structure(space, masks))
     assert sizes is not None

@@ -298,7 +298,9 @@ class CheckedStacks:
             # array at each step, the reset has overwritten it, and the value of another state ends the return.
             if infos[i].get("TimeLimit.truncated") and _is_row(infos[i].get("terminal_observation"), fitted, i):
                 self._watch.note_lost_end(i)
-        return fitted, rewards.copy(), dones.copy(), infos
+        # SB3's workers pass integers on, which would cut off what a value adds to a reward at a time limit.
+        kept = rewards.copy() if rewards.dtype.kind == "f" else rewards.astype(np.float32)
+        return fitted, kept, dones.copy(), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, and check their observations."""

@@ -7,12 +7,10 @@ from typing import ClassVar
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
+from sb3_ppo_variants.arguments.rules import ABOVE_ONE, NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import Unclipped, gradient_of_clip
 from sb3_ppo_variants.stops import RatioDeviation
-
-ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < np.inf)
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,9 @@ class Checkpoint:
     ) -> "Checkpoint":
         """Capture the state of a model between two rollouts.
 
-        :param arguments: the model's arguments when the run began, unless the last checkpoint describes them
-
         A model without a seed takes that of the last checkpoint, or a random one if there is no last checkpoint.
+
+        :param arguments: the model's arguments when the run began, unless the last checkpoint describes them
         """
         seed = model.seed
         if seed is None:

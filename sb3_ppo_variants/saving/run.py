@@ -29,6 +29,10 @@ from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations, walk
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
+HIDDEN = (
+    "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a list, and "
+    "not to another callback"
+)
 
 
 class TrainingRun:
@@ -95,7 +99,7 @@ class SavedAlgorithm(FileAlgorithm):
     def resume(
         cls: type[Self],
         path: str | Path,
-        env: GymEnv,
+        env: GymEnv | VectorEnv,
         device: th.device | str = "auto",
         custom_objects: Values | None = None,
     ) -> Self:
@@ -236,6 +240,8 @@ class ExactCheckpointCallback(BaseCallback):
         if not isinstance(self.model, SavedAlgorithm):
             name = type(self.model).__name__
             raise ArgumentError(f"ExactCheckpointCallback needs an algorithm of sb3_ppo_variants, not {name}")
+        if self.parent is not None:
+            raise RuntimeError(HIDDEN)
 
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
@@ -293,8 +299,5 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_step(self) -> bool:
         if self._rollouts_begun == 0:
-            raise RuntimeError(
-                "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a "
-                "list, and not to another callback"
-            )
+            raise RuntimeError(HIDDEN)
         return True

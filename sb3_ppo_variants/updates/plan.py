@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.rules import POSITIVE, Rule, current_value, number
+from sb3_ppo_variants.arguments.rules import ABOVE_ONE, POSITIVE, Rule, current_value
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ClippedError, Huber, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
@@ -36,7 +36,6 @@ TOLERANCE = 2.0
 MIN_LEARNING_RATE = 1e-5
 MAX_LEARNING_RATE = 1e-2
 EVERY = Rule("'update' or 'minibatch'", lambda value: isinstance(value, str) and value in ("update", "minibatch"))
-ABOVE_1 = number("a finite number > 1", lambda value: 1 < value < float("inf"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class KLAdaptive:
         for name in ("desired_kl", "learning_rate", "min_learning_rate", "max_learning_rate"):
             POSITIVE.check(name, getattr(self, name))
         for name in ("factor", "tolerance"):
-            ABOVE_1.check(name, getattr(self, name))
+            ABOVE_ONE.check(name, getattr(self, name))
         EVERY.check("every", self.every)
         low, high = self.min_learning_rate, self.max_learning_rate
         if not low <= self.learning_rate <= high:

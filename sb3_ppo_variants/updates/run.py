@@ -26,7 +26,8 @@ class Measured:
     """Statistics measured on the minibatches of one descent.
 
     :param values: one value per minibatch of each of ``policy_loss``, ``value_loss``, ``entropy_loss``, ``loss``,
-        ``approx_kl``, ``clip_fraction`` and ``gradient`` (its norm) that the descent computes
+        ``approx_kl``, ``kl``, ``ratio_deviation``, ``clip_fraction`` and ``gradient`` (its norm) that the descent
+        computes
     :param epoch_start: index of the first minibatch of the last epoch
     """
 
