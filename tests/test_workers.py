@@ -550,7 +550,7 @@ class Earns(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         self.taken = 0
-        return np.ones(VECTOR.shape, VECTOR.dtype), {}
+        return np.zeros(VECTOR.shape, VECTOR.dtype), {}
 
     def step(self, action: Any) -> tuple[Any, int, bool, bool, dict]:
         self.taken += 1
