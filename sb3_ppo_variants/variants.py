@@ -350,7 +350,7 @@ class PPOCustom(PPOBase):
     """
 
     own_rules: ClassVar[Mapping[str, Rule]] = {
-        "objective": instance("an instance of a class derived from Objective", Objective)
+        "objective": instance("an instance of a class derived from Objective, such as Clipped(0.2)", Objective)
     }
     objective: Objective
 

@@ -295,6 +295,7 @@ def test_a_change_of_anything_is_another_run() -> None:
         (("ppo_clip", "ppo_clip:clip_range=lin_0.2"), {}, "ppo_clip clip_range=lin_0.2 and ppo_clip are the same"),
         (("ppo_fixed_kl:kl_coef=3", "ppo_fixed_kl"), {}, "ppo_fixed_kl and ppo_fixed_kl kl_coef=3 are the same"),
         (("ppo_clip",), {"envs": (ENV, ENV)}, "--envs names CartPole-v1 more than once"),
+        (("ppo_clip",), {"envs": (ENV, "CartPole")}, "--envs names CartPole-v1 more than once"),
         (("ppo_clip",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
     ],
 )

@@ -151,8 +151,9 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_pictures")
-def test_what_updates_logged_is_drawn(tmp_path: Path) -> None:
-    logged: Any = {"training": {"kl": [None, *[0.01] * 99], "entropy_loss": [-1.0] * 100}}
+@pytest.mark.parametrize("kl", [0.01, 0.0])
+def test_what_updates_logged_is_drawn(kl: float, tmp_path: Path) -> None:
+    logged: Any = {"training": {"kl": [None, *[kl] * 99], "entropy_loss": [-1.0] * 100}}
     runs: list[Any] = [{**each, **logged} for each in RECORDS]
     write(tmp_path, runs)
     assert main(["report", "--out", str(tmp_path)]) == 0

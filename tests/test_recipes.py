@@ -403,6 +403,21 @@ def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -
     assert evaluate(normalised, str(tmp_path / "run"), episodes=1).shape == (1,)
 
 
+@pytest.mark.parametrize(
+    ("trained", "loaded", "message"),
+    [
+        (True, None, "has a vecnormalize.pkl, but this recipe does not normalise"),
+        (None, True, "has no vecnormalize.pkl, but this recipe normalises"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_the_run_is_refused(trained: Any, loaded: Any, message: str, tmp_path: Path) -> None:
+    made = {value: recipe("ppo_clip", "Pendulum-v1", normalize=value, n_envs=1, n_steps=64) for value in (True, None)}
+    train(made[trained], tmp_path, timesteps=64)
+    with pytest.raises(ArgumentError, match=f"{message}: pass the recipe of the run"):
+        evaluate(made[loaded], tmp_path, episodes=1)
+    assert evaluate(made[trained], tmp_path, episodes=1).shape == (1,)
+
+
 def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     made = recipe("ppo_clip", "Pendulum-v1", normalize={"norm_obs": False}, n_envs=1, n_steps=64)
     model = train(made, tmp_path, timesteps=64)

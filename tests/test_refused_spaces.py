@@ -232,3 +232,14 @@ def test_actions_in_several_bits_fit_after_the_advice() -> None:
     with pytest.raises(ArgumentError) as caught:
         PPOClip("MlpPolicy", env)
     PPOClip("MlpPolicy", advised(caught.value, env), n_steps=16, batch_size=16, n_epochs=1).learn(16)
+
+
+@pytest.mark.parametrize(
+    "policy", ["MlpPolicy", "MultiInputPolicy", "MaskableMultiInputPolicy", MultiInputActorCriticPolicy]
+)
+def test_tuples_of_observations_can_be_a_dict(policy: Any) -> None:
+    space = spaces.Tuple([Discrete(2), Discrete(3)])
+    with pytest.raises(
+        ArgumentError, match=r"observations in Tuple\(.*: make them a Dict, as with gymnasium.wrappers.Tra"
+    ):
+        PPOClip(policy, NoiseEnv(BOX, space))

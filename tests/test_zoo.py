@@ -326,6 +326,7 @@ def test_parts_of_an_update_may_be_texts(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("-params", nargs="+", dest="hyperparams", action=StoreHyperparameters)
     texts = {"stop": "ExactKL(0.02)", "value_loss": "Huber(1.0)", "updates": "SeparateUpdates(policy_epochs=2)"}
+    texts["learning_rate"] = "lin_3e-4"
     given = parser.parse_args(["-params", *(f"{name}:{text}" for name, text in texts.items())]).hyperparams
     assert given == texts
     model: Any = set_up(ENV, None, tmp_path, **given)

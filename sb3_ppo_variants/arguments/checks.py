@@ -135,6 +135,11 @@ def check_observations(
     :raises ArgumentError: if the policy does not support them
     """
     check_start("observation", observation_space)
+    if isinstance(observation_space, spaces.Tuple):
+        raise ArgumentError(
+            f"the environment has observations in {observation_space}, which no policy supports: make them a Dict, as "
+            "with gymnasium.wrappers.TransformObservation, and use 'MultiInputPolicy'"
+        )
     if not isinstance(policy, str) or ALIAS.fullmatch(policy) is None:
         return
     takes_dict = "MultiInput" in policy

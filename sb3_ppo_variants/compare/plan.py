@@ -205,6 +205,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
+    envs = [recipes.full_id(env) for env in envs]
     for option, values in (("--envs", envs), ("--algos", [setting.label for setting in settings])):
         for value in values:
             if values.count(value) > 1:

@@ -294,7 +294,7 @@ def draw_training(comparison: Comparison, file: Path) -> None:
                         color, line = look[label]
                         axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=escape_label(label))
                 axes.tick_params(labelsize=SMALL)
-                if name in ("kl", "kl_coef") and axes.lines:
+                if name in ("kl", "kl_coef") and any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines):
                     axes.set_yscale("log")
             row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
 

@@ -291,6 +291,16 @@ def check_registered(env_id: str) -> None:
         raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
 
 
+def full_id(env_id: str) -> str:
+    """Complete the id of an environment with the latest version, if it has none.
+
+    :raises ArgumentError: if the environment is not registered
+    """
+    check_registered(env_id)
+    module, colon, _ = env_id.rpartition(":")
+    return f"{module}{colon}{spec_of(env_id).id}"
+
+
 def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
     """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames.
 

@@ -125,18 +125,20 @@ def load(
 
     :param folder: the folder that was passed to :func:`train`
     :param weights_only: whether to unpickle nothing. Set this for files that you do not trust
-    :raises ArgumentError: with ``weights_only``, if the algorithm is not of this package, or the observations are
-        normalised
+    :raises ArgumentError: if the run was normalised and the recipe does not normalise, or the other way round; and with
+        ``weights_only``, if the algorithm is not of this package, or the observations are normalised
     """
     if weights_only and not issubclass(made.algorithm, PPOBase):
         raise ArgumentError(f"weights_only=True needs an algorithm of this package, not {made.algorithm.__name__}")
     env = made.make_env(n_envs=1, seed=seed, training=False)
-    normalised = unwrap_vec_normalize(env)
+    normalised, statistics = unwrap_vec_normalize(env), Path(folder, STATISTICS)
+    if Path(folder, "model.zip").exists() and statistics.exists() != (normalised is not None):
+        has, does = ("has no", "normalises") if normalised is not None else ("has a", "does not normalise")
+        raise ArgumentError(f"{folder} {has} {STATISTICS}, but this recipe {does}: pass the recipe of the run")
     if normalised is not None and normalised.norm_obs:
-        statistics = os.path.join(folder, STATISTICS)
         if weights_only:
             raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
-        normalised.obs_rms = VecNormalize.load(statistics, normalised.venv).obs_rms
+        normalised.obs_rms = VecNormalize.load(str(statistics), normalised.venv).obs_rms
     safely: dict[str, Any] = {"weights_only": True} if weights_only else {}
     return made.algorithm.load(Path(folder, "model"), env=env, **safely), env
 

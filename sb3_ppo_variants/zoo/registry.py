@@ -190,8 +190,8 @@ class StoreHyperparameters(StoreDict):
 
 def _quote(text: str) -> str:
     name, _, value = text.partition(":")
-    is_call = name == "objective" or names_part(name, value)
-    return f"{name}:{value!r}" if is_call and not value.startswith(("'", '"')) else text
+    is_text = name == "objective" or names_part(name, value) or value.startswith("lin_")
+    return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
 
 
 def _adapts(value: object) -> bool:
