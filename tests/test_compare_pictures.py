@@ -139,6 +139,8 @@ def test_labels_are_drawn_as_they_are(label: str, monkeypatch: pytest.MonkeyPatc
 def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path / "runs", RECORDS)
     packed = tmp_path / "deeper" / "packed.jsonl.gz"
+    with pytest.raises(SystemExit, match=r"--export .*packed.jsonl needs a name that ends in .jsonl.gz"):
+        main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed.with_suffix(""))])
     assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
     first = packed.read_bytes()
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0

@@ -395,6 +395,12 @@ def test_an_interrupted_run_is_saved(normalised: Recipe, tmp_path: Path, monkeyp
     assert len(load_results(str(tmp_path))) == 1
 
 
+def test_a_seed_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="seed='1' is not allowed; allowed: "):
+        train(recipe("ppo_clip", "CartPole-v1"), tmp_path, seed="1")  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_folder_may_be_named_by_a_string(normalised: Recipe, tmp_path: Path) -> None:
     model = train(normalised, str(tmp_path / "run"), timesteps=256)
     assert (tmp_path / "run/model.zip").exists()

@@ -237,7 +237,7 @@ def test_actions_in_several_bits_fit_after_the_advice() -> None:
 @pytest.mark.parametrize(
     "policy", ["MlpPolicy", "MultiInputPolicy", "MaskableMultiInputPolicy", MultiInputActorCriticPolicy]
 )
-def test_tuples_of_observations_can_be_a_dict(policy: Any) -> None:
+def test_tuples_of_observations_are_refused(policy: Any) -> None:
     space = spaces.Tuple([Discrete(2), Discrete(3)])
     with pytest.raises(
         ArgumentError, match=r"observations in Tuple\(.*: make them a Dict, as with gymnasium.wrappers.Tra"

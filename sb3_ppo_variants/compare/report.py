@@ -32,6 +32,7 @@ RECORDS, STATES, PICTURES, APPENDIX = "records", "running", "pictures", "appendi
 # A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
 INTERACTIVE = "interactive.html"
+PACKED = ".jsonl.gz"
 OVERVIEW = """\
 Settings are in order of their mean normalised score. `better than` and `worse than` count the settings from which one
 differs beyond noise. The KL is KL(old || new) after an update, averaged over each hundredth of a run: the median, and
@@ -110,6 +111,8 @@ def write(
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     :param with_appendix: write the folder ``appendix`` too
     """
+    if export is not None and not export.name.endswith(PACKED):
+        raise ArgumentError(f"--export {export} needs a name that ends in {PACKED}, because the file is compressed")
     try:
         if export is not None:
             records.pack(found, export)

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.commandline import read_call
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
@@ -182,11 +182,12 @@ class Recipe:
         :param monitor_dir: folder for monitor files; ``None`` writes none
         :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For evaluation, pass
             ``False``, and load the statistics with ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: if the number of environments or frames or ``fast_envs`` is not allowed, a wrapper cannot
-            be imported, or both an Atari game and its wrapper would skip frames
+        :raises ArgumentError: if the number of environments or frames, ``seed`` or ``fast_envs`` is not allowed, a
+            wrapper cannot be imported, or both an Atari game and its wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
+        RULES["seed"].check("seed", seed)
         COUNT.check("frame_stack", self.frame_stack)
         FLAG.check("fast_envs", self.fast_envs)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
