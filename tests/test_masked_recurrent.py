@@ -307,6 +307,9 @@ def test_evaluation_keeps_the_memory() -> None:
         assert evaluate_policy(WithMasks(model, env), env, 40)[0] == 1.0
     with pytest.raises(ArgumentError, match=r"^state=None: episodes go on .* use SB3's with .*WithMasks\(model, env\)"):
         evaluation.evaluate_policy(model, env, 40, warn=False)
+    # Without masks, the error names what does not raise this one.
+    with pytest.raises(ArgumentError, match=r"^action_masks=None: .*WithMasks\(model, env\) to SB3's evaluate_policy"):
+        evaluate_policy(model, env, 40, warn=False)
 
 
 @pytest.mark.sampled(2)
