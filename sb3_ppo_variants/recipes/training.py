@@ -130,11 +130,12 @@ def load(
     """
     if weights_only and not issubclass(made.algorithm, PPOBase):
         raise ArgumentError(f"weights_only=True needs an algorithm of this package, not {made.algorithm.__name__}")
-    env = made.make_env(n_envs=1, seed=seed, training=False)
-    normalised, statistics = unwrap_vec_normalize(env), Path(folder, STATISTICS)
-    if Path(folder, "model.zip").exists() and statistics.exists() != (normalised is not None):
-        has, does = ("has no", "normalises") if normalised is not None else ("has a", "does not normalise")
+    statistics, normalises = Path(folder, STATISTICS), made.normalize is not None
+    if Path(folder, "model.zip").exists() and statistics.exists() != normalises:
+        has, does = ("has no", "normalises") if normalises else ("has a", "does not normalise")
         raise ArgumentError(f"{folder} {has} {STATISTICS}, but this recipe {does}: pass the recipe of the run")
+    env = made.make_env(n_envs=1, seed=seed, training=False)
+    normalised = unwrap_vec_normalize(env)
     if normalised is not None and normalised.norm_obs:
         if weights_only:
             raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
