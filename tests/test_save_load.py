@@ -117,15 +117,12 @@ def test_schedules_are_saved() -> None:
 def test_load_as_rl_zoo_does_for_enjoyment(variant: Any) -> None:
     file = save(small(variant))
     custom_objects = {"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": lambda _: 0.0}
-    for how in ({"custom_objects": custom_objects}, {"learning_rate": 0.0, "clip_range": lambda _: 0.0}):
-        file.seek(0)
-        loaded = variant.load(file, **how)
-        loaded.predict(np.zeros(3, dtype=np.float32))
+    variant.load(file, custom_objects=custom_objects).predict(np.zeros(3, dtype=np.float32))
 
 
 def test_an_unclipped_model_is_not_clipped_by_what_it_is_loaded_with() -> None:
     file = save(small(PPOUnclipped))
-    loaded = PPOUnclipped.load(file, env=noise_envs(BOX), clip_range=0.1).learn(64)
+    loaded = PPOUnclipped.load(file, env=noise_envs(BOX), custom_objects={"clip_range": 0.1}).learn(64)
     assert not any("clip" in key for key in loaded.logger.name_to_value)
 
 
@@ -144,6 +141,24 @@ def test_arguments_are_checked_at_load() -> None:
         PPOClip.load(file, stats_window_size=0)
     with pytest.raises(ArgumentError, match=r"num_timesteps=-1 is not allowed"):
         PPOClip.load(file, custom_objects={"num_timesteps": -1})
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_names_that_no_attribute_has(weights_only: bool) -> None:
+    file = save(small(PPOUnclipped))
+    cls: Any = PPOUnclipped
+    for name in ("learning_rat", "clip_range", "weights_ony"):
+        match = rf"^PPOUnclipped\.load has no argument '{name}' \(=0\), and neither .* are batch_size, .*, updates"
+        with pytest.raises(ArgumentError, match=match):
+            cls.load(file, weights_only=weights_only, **{name: 0})
+
+
+def test_attributes_that_only_the_file_has() -> None:
+    cls: Any = PPOClip
+    model = small(cls)
+    model.remark = "first"
+    assert cls.load(save(model)).remark == "first"
+    assert cls.load(save(model), remark="second").remark == "second"
 
 
 def test_an_id_instead_of_an_environment() -> None:

@@ -70,3 +70,15 @@ def test_names_that_are_as_long_as_they_can_be(name: str, tmp_path: Path) -> Non
         assert number_of(PPOClip.load(tmp_path / name, device="cpu")) == number
     left = tmp_path / f".{name[:50]}.0123456789abcdef.tmp"
     assert os.fsencode(atomic._choose_temporary(tmp_path / name).name).startswith(os.fsencode(left.name)[:51])
+
+
+def test_a_model_is_read_where_it_was_written_beside_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    model_of(1).save(tmp_path / "model")
+    assert sorted(os.listdir(tmp_path)) == ["model", "model.zip"]
+    assert number_of(PPOClip.load(str(tmp_path / "model"), device="cpu")) == 1
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"is a folder, not the file of a model: .* model\.zip, .* resume\(\)"):
+        PPOClip.load(tmp_path)

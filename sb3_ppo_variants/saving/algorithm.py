@@ -134,7 +134,8 @@ class FileAlgorithm(OnPolicyAlgorithm):
             from people you do not trust: as in SB3, unpickling runs any code that the file contains
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: arguments of the constructor that override those in the file, or other attributes to set
-        :raises ArgumentError: if an attribute has a value that is not allowed, or that needs other networks
+        :raises ArgumentError: if there is no such attribute, or it has a value that is not allowed, or that needs other
+            networks
         :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
             :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it

@@ -145,9 +145,17 @@ def read_archive(file: File) -> Archive:
     """Read an open file, or the file at a path with or without the suffix ``.zip``, and check its hashes.
 
     :raises DamagedFileError: if it is not a zip archive or a member is damaged
+    :raises IsADirectoryError: if the path is a folder, and there is no such file with the suffix
     """
-    opened = open_path(file, "r", suffix="zip")
     is_path = isinstance(file, str | Path)
+    if isinstance(file, str | Path) and Path(file).is_dir():
+        folder, file = file, Path(f"{file}.zip")  # save() writes there.
+        if not file.is_file():
+            raise IsADirectoryError(
+                f"{folder} is a folder, not the file of a model: if it is a checkpoint, pass its model.zip, or go on "
+                "with resume()"
+            )
+    opened = open_path(file, "r", suffix="zip")
     name = str(file if is_path else getattr(file, "name", type(file).__name__))
     with opened if is_path else nullcontext():
         opened.seek(0)

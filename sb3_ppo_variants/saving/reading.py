@@ -184,14 +184,36 @@ def _check_settable(cls: type[BaseAlgorithm], arguments: Values, attributes: Col
     """
     callee = f"{cls.__name__}.from_ppo"
     check_names(callee, arguments, cls, NOT_CONVERTED)
-    takes = declared(cls).union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
-    settable = sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
+    settable = _find_settable(cls, attributes)
     for name, value in arguments.items():
         if name not in settable:
             raise ArgumentError(
                 f"{callee} cannot set {name}={value!r}, because {cls.__name__} keeps no argument of this name as an "
                 f"attribute: pass what its constructor makes of it; it keeps {', '.join(settable)}"
             )
+
+
+def _check_known(cls: type[BaseAlgorithm], archive: Archive, arguments: Values) -> None:
+    """Check that a model of a class has attributes with these names, or that its file brings them.
+
+    :raises ArgumentError: if there is none of a name, because setting it would change nothing
+    """
+    if not arguments:
+        return
+    attributes = find_attributes(cls)
+    for name, value in arguments.items():
+        if ATTRIBUTES.get(name, name) not in attributes | archive.data.keys():
+            raise ArgumentError(
+                f"{cls.__name__}.load has no argument {name!r} (={value!r}), and neither {cls.__name__} nor "
+                f"{archive.name} has an attribute of this name; the arguments of the constructor that it can set are "
+                f"{', '.join(_find_settable(cls, attributes))}"
+            )
+
+
+def _find_settable(cls: type[BaseAlgorithm], attributes: Collection[str]) -> list[str]:
+    """Find the arguments of a class that it keeps as attributes."""
+    takes = declared(cls).union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
+    return sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
 
 
 def get_plain_forms(attributes: Values) -> Values:
@@ -222,6 +244,7 @@ def read_values(
     wrapped = None if env is None else cls._wrap_env(env)
     OBJECTS.check("custom_objects", custom_objects)
     allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
+    _check_known(cls, archive, arguments)
     check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **allowed})
     objects, arguments = _as_attributes(custom_objects or {}), _as_attributes(arguments)
     given = {**objects, **arguments}
