@@ -14,6 +14,11 @@ from sb3_ppo_variants.__main__ import main
             ["--algos", "ppo_clip:clip_range=-1"],
             r"ppo_clip clip_range=-1 cannot run in CartPole-v1: clip_range=-1 is not allowed",
         ),
+        (
+            ["--algos", "ppo_clip:policy=MaskableMlpPolicy"],
+            r"policy=MaskableMlpPolicy cannot run in CartPole-v1: MaskableActorCriticPolicy needs action masks, but .*",
+        ),
+        (["--algos", "contrib_maskable_ppo"], "contrib_maskable_ppo cannot run in CartPole-v1: .* needs action masks"),
         (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
         (["--settings", "headline"], "--settings headline needs a --preset .*: paper-table1, atari-demo$"),
         (["--preset", "table1-study", "--no-anneal"], "^--no-anneal cannot change --preset table1-study"),

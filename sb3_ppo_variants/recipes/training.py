@@ -19,6 +19,7 @@ from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.guards.masks import check_env
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import current, init_processes
@@ -97,10 +98,17 @@ def train(
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
-    """Create the recipe's model and environment, both with the same seed."""
+    """Create the recipe's model and environment, both with the same seed.
+
+    :raises ArgumentError: if the environment lacks the action masks that the policy needs
+    """
     env = made.make_env(seed=seed, monitor_dir=monitor_dir)
     try:
-        return made.algorithm(env=env, seed=seed, **made.arguments)
+        model = made.algorithm(env=env, seed=seed, **made.arguments)
+        policy = type(model.policy)
+        if kind_of_class(policy).takes_masks:
+            check_env(env, policy.__name__, takes_masks=True)
+        return model
     except BaseException:
         env.close()
         raise
