@@ -285,11 +285,7 @@ class Beta(ActionDistribution):
         return BetaDistribution(action_dim)
 
 
-NAMES: dict[str, type[ActionDistribution]] = {
-    "gaussian": Gaussian,
-    "squashed_gaussian": SquashedGaussian,
-    "beta": Beta,
-}
+NAMES: dict[str, type[ActionDistribution]] = {"gaussian": Gaussian, "squashed_gaussian": SquashedGaussian, "beta": Beta}
 
 
 def distribution_of(distribution: str | ActionDistribution = "gaussian", std: Std | None = None) -> ActionDistribution:

@@ -15,20 +15,10 @@ from typing import Any, TypeAlias
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import (
-    DiagGaussianDistribution,
-    Distribution,
-    make_proba_distribution,
-)
+from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution, make_proba_distribution
 from torch import nn
 
-from sb3_ppo_variants.distributions import (
-    ActionDistribution,
-    Gaussian,
-    StateGaussianDistribution,
-    Std,
-    distribution_of,
-)
+from sb3_ppo_variants.distributions import ActionDistribution, Gaussian, StateGaussianDistribution, Std, distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, size_of

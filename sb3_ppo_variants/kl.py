@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf, log
 from numbers import Real
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import torch as th
 from stable_baselines3.common.distributions import (
@@ -147,14 +147,6 @@ class Divergences:
         return values
 
 
-@runtime_checkable
-class HasDivergences(Protocol):
-    """A distribution whose divergences depend on more than its class, such as a product of others."""
-
-    def divergences(self) -> Divergences:
-        """Return them."""
-
-
 _REGISTRY: dict[type[Distribution], Divergences] = {}
 
 
@@ -194,8 +186,9 @@ def divergences_of(distribution: Distribution) -> Divergences:
 
     :raises MissingKLError: if there is nothing
     """
-    if isinstance(distribution, HasDivergences):
-        return distribution.divergences()
+    if own := getattr(distribution, "divergences", None):  # They may depend on more than its class, as in a product.
+        found: Divergences = own()
+        return found
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]

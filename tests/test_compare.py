@@ -14,6 +14,7 @@ from torch import nn
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
@@ -24,7 +25,6 @@ from sb3_ppo_variants.compare.settings import (
     Setting,
     SettingsFile,
     assignments,
-    list_arguments,
     load_class,
     read_file,
     read_setting,

@@ -33,15 +33,8 @@ RECURRENT = "sb3_contrib.common.recurrent.policies"
 # Modules of policies whose constructors give ``policy_kwargs`` the same meaning.
 OF_POLICIES = ("stable_baselines3.common.policies", "sb3_contrib.common.maskable.policies", RECURRENT)
 GIVEN_TO_BUFFER = (
-    "buffer_size",
-    "observation_space",
-    "action_space",
-    "device",
-    "gamma",
-    "gae_lambda",
-    "n_envs",
-    "hidden_state_shape",
-)
+    "buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs", "hidden_state_shape",
+)  # fmt: skip
 GIVEN_TO_OPTIMIZER = ("params", "lr")
 # The aliases that say which observations they are for. An alias of a subclass may stand for any policy.
 ALIAS = re.compile(r"(Maskable)?(Mlp|Cnn|MultiInput)(Lstm)?Policy")
@@ -100,7 +93,7 @@ def check_policy(
         refuse("policy", policy, f"{', '.join(aliases)}, or a policy class")
     policy_class: Any = aliases[policy] if isinstance(policy, str) else policy
     arguments = dict(arguments or {})
-    foreign = arguments.keys() - declared(policy_class)
+    foreign = arguments.keys() - list_arguments(policy_class).keys()
     keys = [name for name in KEYS if name in foreign]
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     if not isinstance(of_distribution.get("distribution"), Mapping):
@@ -185,16 +178,16 @@ def check_names(
             raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
 
 
-def declared(cls: type) -> set[str]:
-    """List the names of the arguments of a class, with those of its bases where it passes on ``**kwargs``."""
-    names: set[str] = set()
+def list_arguments(cls: type) -> dict[str, object]:
+    """List the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
+    arguments: dict[str, object] = {}
     for base in cls.__mro__:
-        if "__init__" in vars(base):
-            parameters = inspect.signature(base.__init__).parameters  # type: ignore[misc]
-            names |= parameters.keys()
-            if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-                break
-    return names
+        parameters = inspect.signature(base).parameters.values()
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        arguments = {**named, **arguments}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return arguments
 
 
 def check_start(kind: str, space: AnySpace) -> None:

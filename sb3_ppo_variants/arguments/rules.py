@@ -77,8 +77,7 @@ def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
 def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
     """Make a rule for integers, except bool, that the predicate accepts."""
     return Rule(
-        allowed,
-        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value)),
+        allowed, lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value))
     )
 
 
@@ -276,17 +275,15 @@ def _check_part(name: str, space: AnySpace) -> None:
 
 
 def _check_is_flat(action_space: AnySpace) -> None:
-    if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim > 1:
-        flat, shape = action_space.nvec.flatten().tolist(), action_space.nvec.shape
+    shape, flat = action_space.shape or (), ""
+    if isinstance(action_space, spaces.MultiDiscrete):
+        flat = f"MultiDiscrete({action_space.nvec.flatten().tolist()})"
+    elif isinstance(action_space, spaces.MultiBinary):
+        flat = f"MultiBinary({math.prod(shape)})"
+    if flat and len(shape) > 1:
         raise ArgumentError(
             f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
-            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), MultiDiscrete({flat}))"
-        )
-    if isinstance(action_space, spaces.MultiBinary) and len(action_space.shape) > 1:
-        raise ArgumentError(
-            f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
-            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({action_space.shape}), "
-            f"MultiBinary({math.prod(action_space.shape)}))"
+            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), {flat})"
         )
 
 

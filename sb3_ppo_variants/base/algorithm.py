@@ -60,6 +60,7 @@ from sb3_ppo_variants.processes import THROUGHOUT, Processes, current, explained
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
 from sb3_ppo_variants.updates import (
     AllOrNothing,
@@ -210,7 +211,7 @@ class PPOBase(SavedAlgorithm):
     def stats_window_size(self, size: int) -> None:
         self.rules["stats_window_size"].check("stats_window_size", size)
         self._stats_window_size = int(size)
-        for name in ("ep_info_buffer", "ep_success_buffer"):
+        for name in EPISODES:
             episodes = getattr(self, name)
             if episodes is not None:
                 setattr(self, name, deque(episodes, maxlen=self._stats_window_size))

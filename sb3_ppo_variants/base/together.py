@@ -36,6 +36,7 @@ from sb3_ppo_variants.processes import (
 )
 from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.updates import UpdatePlan
 
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
@@ -223,10 +224,6 @@ def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallbac
     if isinstance(callback, list):
         return [one for one in callback if not isinstance(one, ONCE)]
     return None if isinstance(callback, ONCE) else callback
-
-
-# The attributes of a model that hold the results of its last episodes.
-EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
 class RolloutEnd(NamedTuple):

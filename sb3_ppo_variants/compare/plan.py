@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
@@ -15,7 +16,6 @@ from sb3_ppo_variants.compare.settings import (
     RESERVED,
     Conditions,
     Setting,
-    list_arguments,
     load_class,
     read_setting,
     resolve,

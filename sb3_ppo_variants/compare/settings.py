@@ -20,6 +20,7 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
 from sb3_ppo_variants.compare.records import to_plain
@@ -148,18 +149,6 @@ def load_class(path: str) -> type[BaseAlgorithm]:
 def policy_for(setting: Setting, policy: object) -> object:
     """Find an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
     return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
-
-
-def list_arguments(algorithm: type) -> dict[str, object]:
-    """List the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
-    arguments: dict[str, object] = {}
-    for base in algorithm.__mro__:
-        parameters = inspect.signature(base).parameters.values()
-        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        arguments = {**named, **arguments}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return arguments
 
 
 class SettingsFile(NamedTuple):

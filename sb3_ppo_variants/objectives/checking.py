@@ -8,7 +8,7 @@ import numpy as np
 import torch as th
 
 from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives.objective import ArrayObjective, Batch, Objective, gradient_of
+from sb3_ppo_variants.objectives.objective import DERIVED, ArrayObjective, Batch, Objective, gradient_of
 
 # The grid: log r, and the advantages, both KLs and entropies at each. It contains r = 1 and a KL of 0, and otherwise no
 # round numbers, at which objectives may have kinks.
@@ -68,10 +68,6 @@ class Derived(NamedTuple):
     d_entropy: np.ndarray
 
 
-# What a loss may be differentiated with respect to, in the order of the derivatives.
-VARIABLES = ("log_ratio", "kl", "reverse_kl", "entropy")
-
-
 def _known(objective: Objective, samples: Points) -> dict[str, np.ndarray]:
     known = samples._asdict()
     return known if objective.needs_kl else {name: known[name] for name in ("log_ratio", "advantages", "entropy")}
@@ -79,13 +75,13 @@ def _known(objective: Objective, samples: Points) -> dict[str, np.ndarray]:
 
 def _by_autograd(objective: Objective, samples: Points) -> Derived:
     known = {name: th.from_numpy(array) for name, array in _known(objective, samples).items()}
-    variables = {name: known[name].requires_grad_() for name in VARIABLES if name in known}
+    variables = {name: known[name].requires_grad_() for name in DERIVED if name in known}
     loss = objective.loss(Batch(source=known.get))
     check_loss(loss, objective)
     # If the loss does not depend on a variable, its gradient is None.
     found = th.autograd.grad(loss, [*variables.values()], allow_unused=True) if loss.requires_grad else ()
     slopes = dict(zip(variables, found, strict=False))
-    return _derived(loss.detach().numpy(), samples, [slopes.get(name) for name in VARIABLES])
+    return _derived(loss.detach().numpy(), samples, [slopes.get(name) for name in DERIVED])
 
 
 def _by_hand(objective: ArrayObjective, samples: Points) -> Derived:

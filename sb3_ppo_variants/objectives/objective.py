@@ -172,6 +172,10 @@ class Gradient(NamedTuple):
     """The derivative with respect to each entropy."""
 
 
+# What the derivatives are with respect to.
+DERIVED = tuple(name.removeprefix("d_") for name in Gradient._fields[1:])
+
+
 class Objective(ABC):
     """A policy objective with its coefficients for one update.
 

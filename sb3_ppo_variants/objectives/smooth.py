@@ -166,9 +166,7 @@ class DPO(NativeObjective):
         r, a = batch.ratio, batch.advantages
         above, below = (r - 1) * a, batch.log_ratio * a
         drift = th.where(
-            a >= 0,
-            above - self.alpha * th.tanh(above / self.alpha),
-            below - self.beta * th.tanh(below / self.beta),
+            a >= 0, above - self.alpha * th.tanh(above / self.alpha), below - self.beta * th.tanh(below / self.beta)
         )
         return (th.relu(drift) - r * a).mean()
 

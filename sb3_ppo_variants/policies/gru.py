@@ -1,14 +1,9 @@
 """A GRU in place of the LSTM of sb3-contrib's recurrent policies: ``policy_kwargs={"memory": "gru"}``."""
 
-from typing import TypeAlias
-
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
-
-# A RecurrentActorCriticPolicy, which is not imported here, since it needs sb3-contrib.
-WithLSTMs: TypeAlias = ActorCriticPolicy
 
 
 class GRULikeLSTM(nn.GRU):
@@ -30,8 +25,8 @@ class GRULikeLSTM(nn.GRU):
         return output, (hidden, hx[1])
 
 
-def use_gru(policy: WithLSTMs, lr_schedule: Schedule) -> None:
-    """Replace the LSTMs of a new policy, and its optimizer."""
+def use_gru(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
+    """Replace the LSTMs of a new ``RecurrentActorCriticPolicy``, and its optimizer."""
     for name in ("lstm_actor", "lstm_critic"):
         lstm = getattr(policy, name)
         if lstm is not None:

@@ -17,14 +17,8 @@ from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, declared
-from sb3_ppo_variants.distributions import (
-    Beta,
-    Gaussian,
-    SquashedGaussian,
-    StateGaussianDistribution,
-    distribution_of,
-)
+from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, list_arguments
+from sb3_ppo_variants.distributions import Beta, Gaussian, SquashedGaussian, StateGaussianDistribution, distribution_of
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds, is_hybrid
@@ -70,7 +64,7 @@ def with_head(policy_class: type[BasePolicy], head: type[ActionHead]) -> type[Ac
 
     Arguments that the class of the policies itself declares are its own, even if the head has some of the same names.
     """
-    arguments = tuple(name for name in head.arguments if name not in declared(policy_class))
+    arguments = tuple(name for name in head.arguments if name not in list_arguments(policy_class))
     members = {"__module__": __name__, "arguments": arguments, "__reduce__": _reduced}
     return type(f"{policy_class.__name__}With{head.__name__}", (head, policy_class), members)
 
@@ -184,7 +178,7 @@ def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapp
     if is_hybrid(space):
         return
     for name in (*OF_PARTS, LOG_STD_INIT):
-        if name in arguments and name not in declared(policy_class):
+        if name in arguments and name not in list_arguments(policy_class):
             of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
             raise ArgumentError(
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "

@@ -23,7 +23,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.arguments.checks import KEYS, declared
+from sb3_ppo_variants.arguments.checks import KEYS, list_arguments
 from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.masks import Masks
@@ -31,13 +31,7 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import ActionHead, BoxActions, HybridActions, check_parts, with_head
-from sb3_ppo_variants.rollouts.buffer import (
-    ROWS_AT_ONCE,
-    Read,
-    Samples,
-    inputs_at,
-    with_parameters,
-)
+from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, inputs_at, with_parameters
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
@@ -133,7 +127,7 @@ class PolicyKind:
             return None
         if is_hybrid(model.action_space):
             return cls.hybrid
-        given = {*BoxActions.arguments} & model.policy_kwargs.keys() - declared(policy_class)
+        given = {*BoxActions.arguments} & model.policy_kwargs.keys() - list_arguments(policy_class).keys()
         return BoxActions if given else None
 
     @classmethod

@@ -35,10 +35,6 @@ from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_row
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 HiddenStates: TypeAlias = tuple[th.Tensor, ...]
-# A RecurrentActorCriticPolicy. Its type hints allow neither dictionary observations nor these tuples.
-Policy: TypeAlias = Any
-
-
 # The columns of a minibatch that lose their padding before the policy evaluates it.
 PADDED = ("old_values", "old_log_prob", "advantages", "returns")
 
@@ -287,7 +283,7 @@ def _sequences(samples: Samples) -> PaddedSequences:
     return samples.more
 
 
-def _zeros(policy: Policy, n_envs: int) -> RNNStates:
+def _zeros(policy: Any, n_envs: int) -> RNNStates:
     n_layers, _, size = policy.lstm_hidden_state_shape
     of_actor, of_critic = (
         tuple(th.zeros(n_layers, n_envs, size, device=policy.device) for _ in range(2)) for _ in range(2)

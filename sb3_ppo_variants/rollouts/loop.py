@@ -92,9 +92,9 @@ def collect(
     :return: False if the callback ended the rollout early
     """
     n_steps = rollout_buffer.buffer_size
-    # An empty list of callbacks reads no locals, so there is no need to build them at each step.
     own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
     layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
+    # An empty list of callbacks reads no locals, so there is no need to build them at each step.
     heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
     for step in range(n_steps):
         taken = layout.for_envs(actor.act(step, _last_observations(model)))

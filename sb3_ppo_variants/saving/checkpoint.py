@@ -43,7 +43,7 @@ class Checkpoint:
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param memories: states of the callbacks of each process
     :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
-    :param device: the device of the model; checkpoints of version 1.0.0rc1 have none
+    :param device: the device of the model; earlier checkpoints have none
     """
 
     folder: Path

@@ -28,7 +28,7 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sb3_ppo_variants.arguments import rules
-from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy, declared
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy, list_arguments
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
@@ -37,6 +37,7 @@ from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
 from sb3_ppo_variants.saving.parameters import has_numbers
 from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.state import EPISODES
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
@@ -55,8 +56,6 @@ MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_sche
 # Attributes that a stranger's file may not set: those that a model creates itself, and the path that it writes to.
 KEPT_OUT = {"env", "device", "policy", "rollout_buffer", "_vec_normalize_env", "_logger", "_custom_logger"}
 KEPT_OUT |= {*MADE_ANEW, "tensorboard_log"}
-# Statistics of past episodes; without them a model starts new ones.
-STATISTICS = ("ep_info_buffer", "ep_success_buffer")
 # Examples of values to pass instead of pickled ones.
 EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 64]}", "rollout_buffer_class": "None"}
 EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
@@ -96,7 +95,7 @@ OF_STATE: Mapping[str, Rule] = {
     **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
     "_total_timesteps": rules.LEARN_RULES["total_timesteps"],
     **dict.fromkeys(("observation_space", "action_space"), SPACE),
-    **dict.fromkeys(STATISTICS, instance("a deque", deque).or_none()),
+    **dict.fromkeys(EPISODES, instance("a deque", deque).or_none()),
     **dict.fromkeys(EMPTY, instance("a dict", dict)),
     "_current_progress_remaining": rules.FINITE,
     "_stats_window_size": rules.COUNT,
@@ -212,7 +211,7 @@ def _check_known(cls: type[BaseAlgorithm], archive: Archive, arguments: Values) 
 
 def _find_settable(cls: type[BaseAlgorithm], attributes: Collection[str]) -> list[str]:
     """Find the arguments of a class that it keeps as attributes."""
-    takes = declared(cls).union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
+    takes = {*list_arguments(cls)}.union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
     return sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
 
 
@@ -273,11 +272,11 @@ def read_values(
     values["policy_class"] = _get_policy_class(cls, archive, values["policy_class"])
     allowed = {**allowed, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
     _check_attributes(cls, allowed, archive.name, values, given)
-    if any(values.get(name) is None for name in STATISTICS):
+    if any(values.get(name) is None for name in EPISODES):
         # SB3 only creates the two together, so drop both if one is missing.
-        values |= dict.fromkeys(STATISTICS)
+        values |= dict.fromkeys(EPISODES)
     elif "_stats_window_size" in given:
-        values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in STATISTICS}
+        values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in EPISODES}
     if weights_only:
         _check_rollout(archive.name, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
         if wrapped is not None:
@@ -356,7 +355,7 @@ def _decode(archive: Archive, names: Collection[str], known: Values) -> Values:
                 raise archive.error(NOTE, f"has a {name} that cannot be read: {error}") from error
         elif name in known:
             values[name] = known[name]
-        elif name not in STATISTICS:
+        elif name not in EPISODES:
             refused.append(name)
     if not refused:
         return values

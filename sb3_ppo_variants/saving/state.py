@@ -21,6 +21,8 @@ from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.plain import Values
 
+# Attributes with the results of past episodes; without them a model starts new ones.
+EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
 EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")

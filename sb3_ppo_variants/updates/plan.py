@@ -29,12 +29,6 @@ from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDevia
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
 
-# The rule of OpenAI Baselines' ACKTR (acktr_cont.py), and of rsl_rl's PPO, from which the bounds are
-# (https://github.com/leggedrobotics/rsl_rl).
-FACTOR = 1.5
-TOLERANCE = 2.0
-MIN_LEARNING_RATE = 1e-5
-MAX_LEARNING_RATE = 1e-2
 EVERY = Rule("'update' or 'minibatch'", lambda value: isinstance(value, str) and value in ("update", "minibatch"))
 
 
@@ -65,10 +59,10 @@ class KLAdaptive:
     desired_kl: float = 0.01
     learning_rate: float = 3e-4
     every: Literal["update", "minibatch"] = "update"
-    factor: float = FACTOR
-    tolerance: float = TOLERANCE
-    min_learning_rate: float = MIN_LEARNING_RATE
-    max_learning_rate: float = MAX_LEARNING_RATE
+    factor: float = 1.5
+    tolerance: float = 2.0
+    min_learning_rate: float = 1e-5
+    max_learning_rate: float = 1e-2
 
     def __post_init__(self) -> None:
         for name in ("desired_kl", "learning_rate", "min_learning_rate", "max_learning_rate"):

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +120,7 @@ class StateDependence(NamedTuple):
         return cls(columns, *flags, distribution.epsilon, squash)
 
 
+@dataclass(frozen=True)
 class Architecture:
     """The names of a policy's layers, its activation and its distribution.
 
@@ -127,19 +129,13 @@ class Architecture:
     :param of_critic: the first feature of the critic; 0 if actor and critic have the same features
     """
 
-    def __init__(
-        self,
-        actor: list[str],
-        critic: list[str],
-        activation: int,
-        drawn: Drawn,
-        state_dependence: StateDependence,
-        inputs: int,
-        of_critic: int = 0,
-    ):
-        self.actor, self.critic, self.activation = actor, critic, activation
-        self.inputs, self.of_critic = inputs, of_critic
-        self.drawn, self.state_dependence = drawn, state_dependence
+    actor: list[str]
+    critic: list[str]
+    activation: int
+    drawn: Drawn
+    state_dependence: StateDependence
+    inputs: int
+    of_critic: int = 0
 
     @classmethod
     def of(cls, policy: ActorCriticPolicy) -> "Architecture":
@@ -228,7 +224,7 @@ def _layers(names: Sequence[str], size: int, arrays: Arrays, gradients: Arrays) 
 
 
 def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray:
-    """Compute the values of any number of states, shape ``(n, 1)``; see :func:`evaluate`."""
+    """Compute the values of any number of states, shape ``(n, 1)``; see :func:`run_acting`."""
     values = np.empty((len(features), 1), features.dtype)
     run_acting(networks, features.dtype, features=features, values=values, rows=len(features))
     return values

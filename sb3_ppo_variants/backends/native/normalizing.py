@@ -16,15 +16,7 @@ from sb3_ppo_variants.guards.outputs import finite_test
 from sb3_ppo_variants.rollouts.loop import Observations, Steps
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
-REPLACED = (
-    "step",
-    "step_async",
-    "step_wait",
-    "normalize_obs",
-    "normalize_reward",
-    "_normalize_obs",
-    "_update_reward",
-)
+REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64

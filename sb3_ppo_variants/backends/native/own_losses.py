@@ -12,13 +12,10 @@ from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of, is_given_with_loss
-from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
+from sb3_ppo_variants.objectives.objective import DERIVED, OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate
-
-# What the gradient of an objective is taken with respect to, in the order of `Gradient`.
-DERIVED = ("log_ratio", "kl", "reverse_kl", "entropy")
 
 
 class OwnObjective:
