@@ -74,6 +74,15 @@ def test_none_is_whole(tmp_path: Path) -> None:
         PPOClip.resume(tmp_path, VecNormalize(pendulums()))
 
 
+def test_values_that_replace_those_of_the_run(tmp_path: Path) -> None:
+    checkpoints(tmp_path)
+    objects = {"learning_rate": 0.5, "clip_range": lambda _: 0.125}
+    model = PPOClip.resume(tmp_path, VecNormalize(pendulums()), custom_objects=objects)
+    model.learn(model.num_timesteps + 32, reset_num_timesteps=False)
+    assert model.policy.optimizer.param_groups[0]["lr"] == 0.5
+    assert model.logger.name_to_value["train/clip_range"] == 0.125
+
+
 def test_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="There is no checkpoint in"):
         PPOClip.resume(tmp_path, pendulums())
