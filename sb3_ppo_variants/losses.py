@@ -36,16 +36,23 @@ def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + ADVANTAGE_EPSILON)
 
 
-def check_loss(loss: object, part: object) -> None:
+def check_loss(loss: object, part: object, of: str, learns: bool = True) -> None:
     """Check what an objective or a value loss returned for a minibatch.
 
     :param part: the objective or the value loss
-    :raises ArgumentError: if the loss is not a scalar tensor
+    :param of: what the loss must depend on, for the error message: ``"policy"`` or ``"values"``
+    :param learns: whether that has a gradient, which a frozen network has not
+    :raises ArgumentError: if the loss is not a scalar tensor, or does not depend on what it should improve
     """
     if not isinstance(loss, th.Tensor) or loss.shape != ():
         found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, th.Tensor) else repr(loss)
         raise ArgumentError(
             f"{type(part).__name__}.loss returned {found}; allowed: a scalar tensor, such as the mean over the samples"
+        )
+    if learns and not loss.requires_grad:
+        raise ArgumentError(
+            f"{type(part).__name__}.loss does not depend on the {of}, so training would not change it: compute the "
+            "loss from what has a gradient, and do not detach it"
         )
 
 

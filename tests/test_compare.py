@@ -307,6 +307,8 @@ def test_what_is_there_twice_is_refused(settings: tuple[str, ...], options: dict
 def test_hyperparameters_that_no_setting_has_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"no setting has a hyperparameter n_stepz; they have .*n_steps"):
         plan_of("ppo_clip", "sb3_ppo", parameters={"n_stepz": 3})
+    with pytest.raises(ArgumentError, match="a comparison has no callbacks: remove callback from the hyperparameters"):
+        plan_of("ppo_clip", parameters={"callback": "stable_baselines3.common.callbacks.CallbackList"})
 
 
 def test_objects_without_a_name_are_refused() -> None:

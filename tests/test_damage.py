@@ -254,6 +254,8 @@ def test_parameters_are_checked_too() -> None:
     before = contents(model)
     with pytest.raises(DamagedFileError, match=r"policy.optimizer is missing"):
         model.set_parameters({"policy": model.policy.state_dict()})
+    with pytest.raises(DamagedFileError, match=r"the given parameters: polic is not part of this model"):
+        model.set_parameters({"polic": model.policy.state_dict()})
     with pytest.raises(DamagedFileError, match="BytesIO: the zip archive"):
         model.set_parameters(io.BytesIO(saved(PPOClip)[:-1]))
     parameters = deepcopy(model.get_parameters())

@@ -65,10 +65,10 @@ def test_every_update_is_printed(name: str, updates: int, tmp_path: Path) -> Non
     assert len(re.findall(r"^step +\d", run(name, tmp_path), re.MULTILINE)) == updates
 
 
-def test_episodes_that_cannot_be_evaluated_are_refused_before_training(tmp_path: Path) -> None:
-    command = [str(EXAMPLES / "cartpole.py"), "--episodes", "0"]
-    result = ended(run_script, *command, folder=tmp_path)
-    assert "--episodes must be an integer >= 1, not 0" in result.stderr
+@pytest.mark.parametrize("option", ["--episodes", "--timesteps"])
+def test_nothing_to_evaluate_is_refused_before_training(option: str, tmp_path: Path) -> None:
+    result = ended(run_script, str(EXAMPLES / "cartpole.py"), option, "0", folder=tmp_path)
+    assert f"{option} must be an integer >= 1, not 0" in result.stderr
     assert not list(tmp_path.iterdir())
 
 

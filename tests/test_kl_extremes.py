@@ -15,6 +15,7 @@ from stable_baselines3.common.distributions import (
 )
 
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
+from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import BERNOULLI, CATEGORICAL, Single
 from sb3_ppo_variants.backends.native.library import library_in_use
@@ -159,3 +160,10 @@ def test_updates_of_a_policy_that_became_certain(variant: Any, name: str) -> Non
     # The policy moves from even chances to certainty, with a log-ratio of at least 30 for the least likely action.
     assert 10 < kls[0] < 1000
     assert kls[1] == pytest.approx(kls[0], rel=0.01)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_the_kl_of_an_update_that_changes_nothing_is_not_negative(seed: int) -> None:
+    """Its estimate from single-precision numbers is about -1e-9."""
+    model = PPOClip("MlpPolicy", "CartPole-v1", n_steps=64, learning_rate=1e-9, seed=seed, fast=False, device="cpu")
+    assert 0 <= model.learn(64).logger.name_to_value["train/kl"] < 1e-8

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, noise_envs
-from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Gradient, Objective, PPOCustom, check_gradient
+from helpers import ACTION_SPACES, BOX, noise_envs
+from sb3_ppo_variants import (
+    ArgumentError,
+    ArrayObjective,
+    Batch,
+    Gradient,
+    Objective,
+    PPOClip,
+    PPOCustom,
+    ValueLoss,
+    check_gradient,
+)
 from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
     AdaptiveKL,
@@ -264,7 +274,37 @@ class Returning(ArrayObjective):
 @pytest.mark.parametrize("returned", [None, 0.5, np.float32(0.5), (th.tensor(0.5),)])
 def test_a_loss_is_a_tensor(returned: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^Returning.loss returned .*; allowed: a scalar tensor"):
-        check_loss(Returning(returned).loss(Batch(RATIO, ADVANTAGES)), Returning(returned))
+        check_loss(Returning(returned).loss(Batch(RATIO, ADVANTAGES)), Returning(returned), "policy")
+
+
+class Detached(Objective):
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -(batch.ratio.detach() * batch.advantages).mean()
+
+
+class OfTheOldPolicy(Objective):
+    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+        return -(batch.old_log_prob.exp() * batch.advantages).mean()
+
+
+class Constant(ValueLoss):
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return (old_values - returns).square().mean()
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("objective", [Detached, OfTheOldPolicy])
+def test_a_loss_that_trains_nothing(objective: type[Objective], fast: bool) -> None:
+    model = PPOCustom("MlpPolicy", noise_envs(BOX), n_steps=32, objective=objective(), fast=fast, device="cpu")
+    with pytest.raises(ArgumentError, match=f"^{objective.__name__}.loss does not depend on the policy"):
+        model.learn(32)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_value_loss_that_trains_nothing(fast: bool) -> None:
+    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, value_loss=Constant(), fast=fast, device="cpu")
+    with pytest.raises(ArgumentError, match=r"^Constant\.loss does not depend on the values"):
+        model.learn(32)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
     _, state = model.predict(two)
     with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
         model.predict(two, state, np.zeros(3, bool))
+    with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
+        model.predict(two, episode_start=np.ones(3, bool))
 
 
 def test_memory_is_learned() -> None:

@@ -251,15 +251,23 @@ class Ends(BaseCallback):
 
 @pytest.mark.parametrize("how", ["whole", "stopped", "failed"])
 @pytest.mark.parametrize("at_end", [True, False])
-def test_the_last_checkpoint_is_of_training_that_took_all_its_steps(how: str, at_end: bool, tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_of_training_that_no_error_ended(how: str, at_end: bool, tmp_path: Path) -> None:
     model = PPOClip("MlpPolicy", pendulums(), **ARGUMENTS)
     callbacks = [ExactCheckpointCallback(1000, tmp_path, at_end=at_end), Ends(how)]
     try:
         model.learn(64, callback=callbacks)
     except ZeroDivisionError:
         assert how == "failed"
-    last = ["step_000000064"] if at_end and how == "whole" else []
+    last = {"whole": ["step_000000064"], "stopped": ["step_000000040"], "failed": []}[how] if at_end else []
     assert steps(tmp_path) == ["step_000000000", *last]
+
+
+def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
+    model = PPOClip("MlpPolicy", VecNormalize(pendulums()), **ARGUMENTS)
+    model.learn(96, callback=[ExactCheckpointCallback(1000, tmp_path, at_end=True), Ends("stopped")])
+    model.learn(64, reset_num_timesteps=False)
+    resumed = PPOClip.resume(tmp_path, VecNormalize(pendulums())).learn(64, reset_num_timesteps=False)
+    assert resumed.num_timesteps == 104 and state(resumed) == state(model)
 
 
 def test_at_end_is_a_flag(tmp_path: Path) -> None:

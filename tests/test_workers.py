@@ -275,6 +275,16 @@ def test_no_environments() -> None:
         SafeSubprocVecEnv([])
 
 
+def test_environments_instead_of_functions() -> None:
+    with pytest.raises(ArgumentError, match=r"env_fns=.* is not allowed; allowed: .*each of which creates an env"):
+        SafeSubprocVecEnv([NoiseEnv(BOX)])  # type: ignore[list-item]
+
+
+def test_a_worker_that_takes_too_long_to_start() -> None:
+    with pytest.raises(WorkerError, match=r"environment 0 was not ready within 0\.5 seconds: it may still import"):
+        SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=0.5)  # type: ignore[list-item]
+
+
 def test_an_unknown_start_method() -> None:
     with pytest.raises(ArgumentError, match=r"start_method='thread' is not allowed; allowed: .*'spawn'.*, or None"):
         SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="thread")

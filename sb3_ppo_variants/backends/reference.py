@@ -213,7 +213,7 @@ class TorchUpdate:
             values = kind.evaluate_values(samples)
         if descent.of_value:
             value_loss = plan.value_loss.loss(values, samples.old_values, samples.returns)
-            losses.check_loss(value_loss, plan.value_loss)
+            losses.check_loss(value_loss, plan.value_loss, "values", values.requires_grad)
             self._note(value_loss=value_loss)
             terms.append(plan.vf_coef * value_loss)
         loss = sum(terms[1:], start=terms[0])
@@ -242,7 +242,7 @@ class TorchUpdate:
         ratio = th.exp(log_ratio)
         batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, proximal))
         policy_loss = objective.loss(batch)
-        losses.check_loss(policy_loss, objective)
+        losses.check_loss(policy_loss, objective, "policy", evaluated.log_prob.requires_grad)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
             self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(to_old))

@@ -360,7 +360,7 @@ class PPOBase(SavedAlgorithm):
         if callable(self.target_kl):
             values["target_kl"] = self.current_argument("target_kl")
         if outcome.kl is not None:
-            values["kl"] = outcome.kl
+            values["kl"] = max(outcome.kl, 0.0)  # Rounding takes that of an unchanged policy below 0.
         predicted, returns = plan.buffer.values.flatten(), plan.buffer.returns.flatten()
         explain = utils.explained_variance
         if plan.processes.size > 1:
@@ -455,14 +455,14 @@ class PPOBase(SavedAlgorithm):
         given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, self.action_space)
         if kind.takes_masks and kind.has_memory:
             check_begins(state, episode_start)
-        memory = state if hasattr(policy, "lstm_hidden_state_shape") else None
-        if (given or memory is not None) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+        remembers = kind.has_memory and (state is not None or episode_start is not None)
+        if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
             tensors = policy.obs_to_tensor(observation)[0]
             n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
             if given:
                 masks.check_number(len(given[masks.METHOD]), n_observations)
-            if memory is not None:
-                check_memory(memory, episode_start, n_observations)
+            if remembers:
+                check_memory(state or (), episode_start, n_observations)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )

@@ -244,5 +244,7 @@ def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
     """Refuse a hyperparameter that no setting has, unless PPO has it."""
     for name in sorted(dropped - list_arguments(PPOClip).keys()):
         arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
+        if name == "callback":
+            raise ArgumentError("a comparison has no callbacks: remove callback from the hyperparameters")
         known = ", ".join([*ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")

@@ -56,7 +56,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     :param env_fns: functions that create the environments, at least one
     :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
         ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
-    :param timeout: seconds that a worker may take to answer, > 0 and at most two million; ``None`` waits forever
+    :param timeout: seconds that a worker may take to answer, > 0 and at most two million; ``None`` waits forever. The
+        first answer takes the time in which it starts, imports modules and creates its environments
     :param n_workers: number of processes, >= 1; ``None`` for one per core. At most one per environment is started, so
         choose the number of environments if they spend their time waiting, as for a network
     :raises ArgumentError: if an argument has a value that is not allowed
@@ -74,8 +75,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if timeout is not None and timeout > MOST_SECONDS:
             raise ArgumentError(f"timeout={timeout!r} must be at most {MOST_SECONDS:g} seconds; None waits forever")
         COUNT.or_none().check("n_workers", n_workers)
-        if not env_fns:
-            refuse("env_fns", env_fns, "a list of at least one function")
+        if not (env_fns and all(map(callable, env_fns))):
+            refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
         methods = mp.get_all_start_methods()
         if start_method is not None and start_method not in methods:
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
@@ -230,7 +231,7 @@ class Worker(Exchange):
 
     def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
         self._timeout = timeout
-        self._hangs = False
+        self._hangs = self._has_answered = False
         self.rows = slice(first, first + len(env_fns))
         """Which environments are its own."""
         self._current: c_int = context.RawValue(c_int, first)
@@ -287,11 +288,17 @@ class Worker(Exchange):
                     raise failure
                 raise answer.wrong_output from failure
             if self.clean:
+                self._has_answered = True
                 return answer
 
     def _fail_to_answer(self) -> NoReturn:
         self._hangs = True
-        self._fail(f"did not answer within {self._timeout:g} seconds")
+        if self._has_answered:
+            self._fail(f"did not answer within {self._timeout:g} seconds")
+        self._fail(
+            f"was not ready within {self._timeout:g} seconds: it may still import modules or create environments, for "
+            "which a larger timeout leaves time"
+        )
 
     def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self.env_index, problem)

@@ -77,10 +77,10 @@ def _by_autograd(objective: Objective, samples: Points) -> Derived:
     known = {name: th.from_numpy(array) for name, array in _known(objective, samples).items()}
     variables = {name: known[name].requires_grad_() for name in DERIVED if name in known}
     loss = objective.loss(Batch(source=known.get))
-    check_loss(loss, objective)
+    check_loss(loss, objective, "policy")
     # If the loss does not depend on a variable, its gradient is None.
-    found = th.autograd.grad(loss, [*variables.values()], allow_unused=True) if loss.requires_grad else ()
-    slopes = dict(zip(variables, found, strict=False))
+    found = th.autograd.grad(loss, [*variables.values()], allow_unused=True)
+    slopes = dict(zip(variables, found, strict=True))
     return _derived(loss.detach().numpy(), samples, [slopes.get(name) for name in DERIVED])
 
 

@@ -184,6 +184,8 @@ def run_example(env_id: str, description: str | None) -> None:
     options = parser.parse_args()
     if options.episodes < 1:
         parser.error(f"--episodes must be an integer >= 1, not {options.episodes}")
+    if options.timesteps == 0:
+        parser.error("--timesteps must be an integer >= 1, not 0")
     folder = options.folder or Path("runs", options.algo, env_id)
     made = recipe(options.algo, env_id)
     init_processes()

@@ -210,7 +210,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
         names = own - (optional - parameters.keys()) if exact_match else parameters
-        owners = {owner: recursive_getattr(self, owner, None) for owner in names}
+        owners = {owner: recursive_getattr(self, owner, None) for owner in sorted(names)}
         check_states(owners, parameters, name, exact_match)
         if "policy" in parameters:
             for missing in optional - parameters.keys():

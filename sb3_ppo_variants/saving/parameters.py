@@ -35,7 +35,7 @@ def check_states(owners: State, given: State, file: str, exact_match: bool = Tru
     :param exact_match: whether modules must have the same parameters as their states
     :raises DamagedFileError: if a state is missing or does not fit its owner
     """
-    for name in {**owners, **given}:
+    for name in {**given, **owners}:  # Names that are no part of the model come first: they may be misspelt.
         if name not in given:
             raise DamagedFileError(file, name, "is missing")
         owner, state = owners.get(name), given[name]

@@ -209,7 +209,8 @@ class ExactCheckpointCallback(BaseCallback):
     :param path: folder for the checkpoints
     :param keep_last: number of checkpoints to keep; ``None`` keeps all. Only checkpoints are ever removed, and none to
         which you have added files
-    :param at_end: whether to write another checkpoint when training ends
+    :param at_end: whether to write another checkpoint when training ends, unless an error or an interrupt ended it. If
+        a callback did, in the middle of a rollout, the checkpoint counts its steps, of which the policy learns nothing
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
         checkpoints of another run or anything else that would be replaced, if there is a second callback of this kind,
@@ -270,7 +271,8 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _write(self) -> None:
         model, run = self.model, self.model.run
-        iterations = run.iterations + self._rollouts_begun
+        # A rollout that a callback stopped is not an iteration.
+        iterations = run.iterations + self._rollouts_begun - run.stopped
         checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last, run.began_with or {})
         checkpoint.write(model)
         model.processes.exchange("has a checkpoint", None)  # No process may look for it before.
@@ -290,11 +292,12 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_training_end(self) -> None:
         run = self.model.run
-        # Write only between iterations: a callback, an error or an interrupt may have cut a rollout or an update short.
-        whole = 0 < self._rollouts_begun == self._rollouts_ended
+        # What an error or an interrupt cut short has no state to continue from. A rollout that a callback stopped has
+        # that before the rollout, with which new episodes begin.
+        whole = 0 < self._rollouts_begun == self._rollouts_ended or run.stopped
         # The RL Zoo ends the training of its first callback twice.
         is_written = run.last is not None and run.last.num_timesteps == self.model.num_timesteps
-        if self._at_end and whole and not (is_written or run.failed or run.stopped):
+        if self._at_end and whole and not (is_written or run.failed):
             self._write()
 
     def _on_step(self) -> bool:

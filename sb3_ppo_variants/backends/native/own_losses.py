@@ -100,7 +100,7 @@ class OwnObjective:
         with th.enable_grad():
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
             loss = self._plan.objective.loss(batch)
-        check_loss(loss, self._plan.objective)
+        check_loss(loss, self._plan.objective, "policy")
         self._losses[: len(rows)] = loss.item()
         found = differentiate(loss, [*leaves.values()])
         return {name: slope.numpy() for name, slope in zip(leaves, found, strict=True) if slope is not None}
@@ -134,7 +134,7 @@ class OwnValueLoss:
         with th.enable_grad():
             values = th.from_numpy(self._values[:count].copy()).requires_grad_()
             loss = self._value_loss.loss(values, old_values, returns)
-        check_loss(loss, self._value_loss)
+        check_loss(loss, self._value_loss, "values")
         self._losses[:count] = loss.item()
         (slopes,) = differentiate(loss, [values])
         self._slopes[:count] = 0.0 if slopes is None else slopes.numpy()
@@ -142,4 +142,4 @@ class OwnValueLoss:
 
 def differentiate(loss: th.Tensor, leaves: Sequence[th.Tensor]) -> Sequence[th.Tensor | None]:
     """Compute the gradient of a loss; ``None`` stands for that with respect to a tensor on which it does not depend."""
-    return th.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else [None] * len(leaves)
+    return th.autograd.grad(loss, leaves, allow_unused=True)
