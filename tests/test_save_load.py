@@ -347,6 +347,15 @@ def test_sb3_reads_a_ppoclip() -> None:
     assert theirs.num_timesteps == 64
 
 
+@pytest.mark.parametrize("name", ["ent_coef", "vf_coef", "gae_lambda", "target_kl"])
+def test_sb3_takes_numbers_in_place_of_schedules(name: str) -> None:
+    file = save(small(PPOClip, **{name: LinearSchedule(0.5, 0.25, 1.0)}))
+    with pytest.raises(TypeError):
+        PPO.load(file, env=noise_envs(BOX)).learn(32)
+    file.seek(0)
+    PPO.load(file, env=noise_envs(BOX), **{name: 0.5}).learn(32)  # type: ignore[arg-type]
+
+
 def test_sb3_reads_a_step_size_of_numpy() -> None:
     rate = np.float32(1e-3)
     loaded = PPOClip.load(save(small(PPOClip)), noise_envs(BOX), learning_rate=rate)
