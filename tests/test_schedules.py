@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from resuming import pendulums
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 from test_resume import exact
 
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, save
@@ -32,6 +32,13 @@ def test_linear_to_zero(name: str) -> None:
     arguments: dict[str, Any] = {name: LinearSchedule(0.4, 0.0, 1.0)}
     logs = updates(**arguments)
     assert [log[f"train/{name}"] for log in logs] == pytest.approx(EXPECTED.get(name, [0.3, 0.2, 0.1, 0.0]))
+
+
+@pytest.mark.parametrize("schedule", [ConstantSchedule(0.0), FloatSchedule(0.0)])
+def test_a_number_that_the_zoo_made_a_schedule_of(schedule: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"^clip_range=.*val=0\.0.* is not allowed; allowed: a finite number > 0"):
+        PPOClip("MlpPolicy", "CartPole-v1", clip_range=schedule)
+    assert PPOClip("MlpPolicy", "CartPole-v1", learning_rate=schedule).lr_schedule(1.0) == 0
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])

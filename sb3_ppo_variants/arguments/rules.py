@@ -24,7 +24,7 @@ from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
-from stable_baselines3.common.utils import FloatSchedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
@@ -51,11 +51,16 @@ class Rule:
             refuse(name, value, self.allowed)
 
     def or_schedule(self, values: "Rule | None" = None) -> "Rule":
-        """Allow a schedule too; its values are checked when they are used.
+        """Allow a schedule too; its values are checked when they are used. SB3's constant schedule stands for a number.
 
         :param values: the allowed values of a schedule; by default numbers >= 0, since many schedules end at 0
         """
-        accepts = lambda value: callable(value) or self.accepts(value)  # noqa: E731
+
+        def accepts(value: object) -> bool:
+            inner = value.value_schedule if isinstance(value, FloatSchedule) else value
+            number = inner.val if isinstance(inner, ConstantSchedule) else inner
+            return callable(number) or self.accepts(number)
+
         return Rule(f"{self.allowed}, or a schedule", accepts, values or NON_NEGATIVE)
 
     def or_none(self) -> "Rule":
