@@ -132,6 +132,22 @@ def test_a_smaller_deviation_at_first(measured: scores.Comparison, page: str) ->
     assert statistics.differences(compared.arrays)[small, STRONG].is_beyond_noise and "beyond noise" in page
 
 
+def test_a_larger_target(measured: scores.Comparison, page: str) -> None:
+    larger = "ppo_adaptive_kl desired_kl=0.16"
+    compared = load("penalties-ant-target.jsonl.gz")
+    assert {*compared.labels} == {CLIP, ADAPTIVE, larger}
+    assert {*scores_of(compared, ADAPTIVE)} == {*scores_of(measured, ADAPTIVE)}
+    reached = scores_of(compared, larger)
+    assert f"With d_targ = 0.16, {0.16 / 0.02:.0f} times as large, the adaptive penalty scores" in page
+    assert f"{reached.mean():.0f} ± {reached.std(ddof=1):.0f}, which is worse than with 0.02 beyond noise" in page
+    assert compared.differences[ADAPTIVE, larger].estimate.value > 0
+    assert compared.differences[ADAPTIVE, larger].is_beyond_noise
+    assert f"The median KL of an update is {np.median(compared.logged(larger, 'kl')):.2f} then" in page
+    runs = compared.runs(larger)
+    second, last = round(length(runs, 10, 20)), round(length(runs, 90))
+    assert f"episodes take {second} steps in the second tenth of training and {last} in the last" in page
+
+
 def test_how_the_penalties_score_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
     # Means and standard deviations of KLip-PPO: paper/figures/final_returns.tex of its repository.
     published = {CLIP: (660, 70), STRONG: (342, 31), ADAPTIVE: (553, 22), WEAKEST: None}
