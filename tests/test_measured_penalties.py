@@ -132,17 +132,22 @@ def test_a_smaller_deviation_at_first(measured: scores.Comparison, page: str) ->
     assert statistics.differences(compared.arrays)[small, STRONG].is_beyond_noise and "beyond noise" in page
 
 
-def test_a_larger_target(measured: scores.Comparison, page: str) -> None:
-    larger = "ppo_adaptive_kl desired_kl=0.16"
-    compared = load("penalties-ant-target.jsonl.gz")
+def with_target(target: float, measured: scores.Comparison, file: str, page: str) -> tuple[scores.Comparison, str]:
+    """Load the runs with a larger target, check what both pages say of it, and return the label of these runs."""
+    larger, compared = f"ppo_adaptive_kl desired_kl={target}", load(file)
     assert {*compared.labels} == {CLIP, ADAPTIVE, larger}
     assert {*scores_of(compared, ADAPTIVE)} == {*scores_of(measured, ADAPTIVE)}
     reached = scores_of(compared, larger)
-    assert f"With d_targ = 0.16, {0.16 / 0.02:.0f} times as large, the adaptive penalty scores" in page
+    assert f"With d_targ = {target}, {target / 0.02:.0f} times as large, the adaptive penalty scores" in page
     assert f"{reached.mean():.0f} ± {reached.std(ddof=1):.0f}, which is worse than with 0.02 beyond noise" in page
     assert compared.differences[ADAPTIVE, larger].estimate.value > 0
     assert compared.differences[ADAPTIVE, larger].is_beyond_noise
     assert f"The median KL of an update is {np.median(compared.logged(larger, 'kl')):.2f} then" in page
+    return compared, larger
+
+
+def test_a_larger_target(measured: scores.Comparison, page: str) -> None:
+    compared, larger = with_target(0.16, measured, "penalties-ant-target.jsonl.gz", page)
     runs = compared.runs(larger)
     second, last = round(length(runs, 10, 20)), round(length(runs, 90))
     assert f"episodes take {second} steps in the second tenth of training and {last} in the last" in page
@@ -195,16 +200,7 @@ def test_episodes_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> 
 
 
 def test_a_larger_target_in_humanoid(in_humanoid: scores.Comparison, humanoid: str) -> None:
-    larger = "ppo_adaptive_kl desired_kl=0.34"
-    compared = load("penalties-humanoid-target.jsonl.gz")
-    assert {*compared.labels} == {CLIP, ADAPTIVE, larger}
-    assert {*scores_of(compared, ADAPTIVE)} == {*scores_of(in_humanoid, ADAPTIVE)}
-    reached = scores_of(compared, larger)
-    assert f"With d_targ = 0.34, {0.34 / 0.02:.0f} times as large, the adaptive penalty scores" in humanoid
-    assert f"{reached.mean():.0f} ± {reached.std(ddof=1):.0f}, which is worse than with 0.02 beyond noise" in humanoid
-    assert compared.differences[ADAPTIVE, larger].estimate.value > 0
-    assert compared.differences[ADAPTIVE, larger].is_beyond_noise
-    assert f"The median KL of an update is {np.median(compared.logged(larger, 'kl')):.2f} then" in humanoid
+    compared, larger = with_target(0.34, in_humanoid, "penalties-humanoid-target.jsonl.gz", humanoid)
     fifth, end = (
         [f"{deviation(compared.runs(label), share):.2f}" for label in (larger, ADAPTIVE)] for share in (20, 100)
     )
