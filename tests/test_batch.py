@@ -357,18 +357,6 @@ def test_an_error_of_a_loss_undoes_the_update(fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_loss_that_depends_on_nothing(fast: bool) -> None:
-    @dataclass(frozen=True)
-    class Constant(Objective):
-        def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
-            return th.zeros(())
-
-    model = collect(small(PPOCustom, objective=Constant(), fast=fast, vf_coef=0.5, max_grad_norm=None))
-    model.train()
-    assert model.logger.name_to_value["train/kl"] == pytest.approx(0.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("fast", [False, True])
 def test_a_loss_that_is_no_scalar_is_refused(fast: bool) -> None:
     class PerSample(Objective):
         def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
