@@ -66,7 +66,7 @@ def test_a_number_of_steps_that_is_no_integer(cls: Any, total: Any) -> None:
     assert PPO.load(save(model))._total_timesteps == total
     for loaded in (PPOClip.load(save(model), noise_envs(BOX)), PPOAdaptiveKL.from_ppo(model)):
         assert (loaded._total_timesteps, loaded.num_timesteps) == (total, 128)
-        assert loaded.learn(1e2, reset_num_timesteps=False).num_timesteps == 256  # type: ignore[arg-type]
+        assert loaded.learn(1e2, reset_num_timesteps=False).num_timesteps == 256
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Real
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch as th
@@ -383,7 +383,7 @@ class PPOBase(SavedAlgorithm):
         return super()._setup_learn(*args, **arguments)
 
     def learn(
-        self: SelfPPO, total_timesteps: int, callback: MaybeCallback = None, log_interval: int = 1,
+        self: SelfPPO, total_timesteps: float, callback: MaybeCallback = None, log_interval: int | None = 1,
         tb_log_name: str | None = None, reset_num_timesteps: bool = True, progress_bar: bool = False,
     ) -> SelfPPO:  # fmt: skip
         """Train the model, as in SB3, except that ``tb_log_name`` defaults to the name of the class.
@@ -412,9 +412,9 @@ class PPOBase(SavedAlgorithm):
             if processes.size > 1:
                 together.begin(self, self._settings(*THROUGHOUT), total_timesteps)
             return super().learn(
-                total_timesteps=total_timesteps,
+                total_timesteps=cast(int, total_timesteps),
                 callback=supervised,
-                log_interval=self.run.begin(self, log_interval, reset_num_timesteps),
+                log_interval=cast(int, self.run.begin(self, log_interval, reset_num_timesteps)),
                 tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                 reset_num_timesteps=reset_num_timesteps,
             )

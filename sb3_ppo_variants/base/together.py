@@ -108,7 +108,7 @@ def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, object]]:
             yield f"{name_wrapper(index)}.{name}", getattr(wrapper, name, None)
 
 
-def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int) -> None:
+def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: float) -> None:
     """Begin to train together, with the same model and different random numbers in each process. Only rank 0 logs.
 
     :param settings: the settings of the model, which must be the same in all processes, by name
@@ -126,7 +126,7 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: int)
         model.set_logger(Logger(folder=None, output_formats=[]))
 
 
-def _description(model: SavedAlgorithm, total_timesteps: int) -> dict[str, str]:
+def _description(model: SavedAlgorithm, total_timesteps: float) -> dict[str, str]:
     """List what must be the same in all processes when they begin, except settings, by name."""
     versions = {name: import_module(name).__version__ for name in PACKAGES}
     others = {

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch as th
 from gymnasium.vector import VectorEnv
@@ -57,7 +57,7 @@ class TrainingRun:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
         return self.last if (model.num_timesteps, model._n_updates) == self.resumed_at else None
 
-    def begin(self, model: FileAlgorithm, log_interval: int, reset_num_timesteps: bool) -> int:
+    def begin(self, model: FileAlgorithm, log_interval: int | None, reset_num_timesteps: bool) -> int | None:
         """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
@@ -157,7 +157,7 @@ class SavedAlgorithm(FileAlgorithm):
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
         return resumed
 
-    def learn_to(self: Self, total_timesteps: int, callback: MaybeCallback = None, **arguments: Any) -> Self:
+    def learn_to(self: Self, total_timesteps: float, callback: MaybeCallback = None, **arguments: Any) -> Self:
         """Train until the run has taken this many environment steps. Do nothing if it already has.
 
         :param total_timesteps: number of steps of the whole run, such as 1e6, rounded up to whole rollouts
@@ -170,7 +170,7 @@ class SavedAlgorithm(FileAlgorithm):
         missing = total_timesteps - self.num_timesteps
         if missing > 0:
             begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None
-            self.learn(missing, callback, reset_num_timesteps=begins, **arguments)
+            self.learn(cast(int, missing), callback, reset_num_timesteps=begins, **arguments)
         return self
 
     @property
