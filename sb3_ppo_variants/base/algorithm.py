@@ -462,7 +462,7 @@ class PPOBase(SavedAlgorithm):
             if given:
                 masks.check_number(len(given[masks.METHOD]), n_observations)
             if remembers:
-                check_memory(state or (), episode_start, n_observations)
+                check_memory(() if state is None else state, episode_start, n_observations)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )
