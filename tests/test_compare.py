@@ -77,6 +77,9 @@ def test_settings() -> None:
     # Arguments of base classes count if a class passes its own on to them.
     assert list_arguments(Mine)["extra"] == 3
     assert list_arguments(Mine)["gae_lambda"] == 0.95
+    # A base class without a constructor, such as a mixin, passes them on.
+    mixed: Any = type("Mixed", (type("Mixin", (), {}), Mine), {"__init__": lambda self, *, own=1, **others: None})
+    assert list_arguments(mixed) == {"own": 1, **list_arguments(Mine)}
     assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from helpers import VARIANTS
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
 from sb3_ppo_variants.objectives import AdaptiveKL, AdaptiveReverseKL, Clipped, Unclipped
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
@@ -265,6 +266,7 @@ def test_the_last_checkpoint_is_of_training_that_no_error_ended(how: str, at_end
 def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
     model = PPOClip("MlpPolicy", VecNormalize(pendulums()), **ARGUMENTS)
     model.learn(96, callback=[ExactCheckpointCallback(1000, tmp_path, at_end=True), Ends("stopped")])
+    assert Checkpoint.read(tmp_path / "step_000000040").iterations == 1  # The rollout that was stopped does not count.
     model.learn(64, reset_num_timesteps=False)
     resumed = PPOClip.resume(tmp_path, VecNormalize(pendulums())).learn(64, reset_num_timesteps=False)
     assert resumed.num_timesteps == 104 and state(resumed) == state(model)

@@ -182,7 +182,9 @@ def list_arguments(cls: type) -> dict[str, object]:
     """List the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
     arguments: dict[str, object] = {}
     for base in cls.__mro__:
-        parameters = inspect.signature(base).parameters.values()
+        if "__init__" not in vars(base):
+            continue
+        _, *parameters = inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
         named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         arguments = {**named, **arguments}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

@@ -1,6 +1,6 @@
 """Objectives and value losses in Python that the native library calls."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ class OwnObjective:
             loss = self._plan.objective.loss(batch)
         check_loss(loss, self._plan.objective, "policy")
         self._losses[: len(rows)] = loss.item()
-        found = differentiate(loss, [*leaves.values()])
+        found = th.autograd.grad(loss, [*leaves.values()], allow_unused=True)
         return {name: slope.numpy() for name, slope in zip(leaves, found, strict=True) if slope is not None}
 
 
@@ -136,10 +136,5 @@ class OwnValueLoss:
             loss = self._value_loss.loss(values, old_values, returns)
         check_loss(loss, self._value_loss, "values")
         self._losses[:count] = loss.item()
-        (slopes,) = differentiate(loss, [values])
-        self._slopes[:count] = 0.0 if slopes is None else slopes.numpy()
-
-
-def differentiate(loss: th.Tensor, leaves: Sequence[th.Tensor]) -> Sequence[th.Tensor | None]:
-    """Compute the gradient of a loss; ``None`` stands for that with respect to a tensor on which it does not depend."""
-    return th.autograd.grad(loss, leaves, allow_unused=True)
+        (slopes,) = th.autograd.grad(loss, [values])
+        self._slopes[:count] = slopes.numpy()
