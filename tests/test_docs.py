@@ -111,9 +111,7 @@ def test_relative_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"```.*?```|\$\$.*?\$\$", "", page.read_text(), flags=re.DOTALL)
     targets = {match["target"] for match in LINK.finditer(text)}
     relative = {target.partition("#")[0] for target in targets if not re.match(r"https?:|mailto:|#", target)}
-    left_out = {"interactive.html", "pictures"} if page.name == "report.md" else set()
-    missing = [name for name in relative if name.split("/")[0] not in left_out and not (page.parent / name).exists()]
-    assert not missing
+    assert not [name for name in relative if not (page.parent / name).exists()]
 
 
 def test_the_readme_is_short_and_its_references_lead_to_files() -> None:

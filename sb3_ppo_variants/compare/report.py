@@ -290,7 +290,7 @@ class Section:
 
     def _curves(self) -> list[str]:
         spanned = any(map(records.is_spanned, self.comparison.records))
-        blocks = ["### Learning curves", SPANNED if spanned else CURVES, f"[Interactive version]({INTERACTIVE})."]
+        blocks = ["### Learning curves", SPANNED if spanned else CURVES, f"`{INTERACTIVE}` shows them interactively."]
         # Ids that differ only in characters that file names cannot have get a digest.
         names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in self.comparison.envs}
         counts = Counter(names.values())
@@ -321,10 +321,9 @@ def name_incomplete(labels: Iterable[str]) -> list[str]:
 
 
 def image(text: str, file: Path, draw: Callable[..., None], *arguments: object) -> str:
-    """Draw a picture to a file, and return it in Markdown, with links to its other formats."""
+    """Draw a picture to a file, and return it in Markdown."""
     draw(*arguments, file)
-    others = ", ".join(f"[{s[1:].upper()}]({PICTURES}/{file.with_suffix(s).name})" for s in plots.VECTOR)
-    return f"![{text}]({PICTURES}/{file.name})\n\n{others}"
+    return f"![{text}]({PICTURES}/{file.name})"
 
 
 def html(text: str, folder: Path) -> str:
