@@ -60,7 +60,8 @@ def test_the_default_is_sb3s(kwargs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["squashed", "squashed of state", "beta"])
 def test_stored_predicted_and_taken_actions_agree(name: str, fast: bool) -> None:
     env = Picky(NoiseEnv(ASYMMETRIC))
-    model = collect(small(env=env, policy_kwargs={**DISTRIBUTIONS[name], "log_std_init": 1.5}, fast=fast))
+    wide = {} if name == "beta" else {"log_std_init": 1.5}
+    model = collect(small(env=env, policy_kwargs=DISTRIBUTIONS[name] | wide, fast=fast))
     low, high = ASYMMETRIC.low, ASYMMETRIC.high
     stored = model.rollout_buffer.actions[-1, 0]
     assert np.abs(model.rollout_buffer.actions).max() <= 1
@@ -204,6 +205,7 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], dict[str, Any], str]] = [
     (BOX, {"distribution": 3}, {}, r"policy_kwargs\['distribution'\]=3 is not allowed"),
     (BOX, {"distribution": "beta", "std": "state"}, {}, "std='state' needs a Gaussian"),
     (BOX, {"distribution": Beta(), "std": "state"}, {}, "has no effect beside"),
+    (BOX, {"distribution": "beta", "log_std_init": -1.0}, {}, r"\['log_std_init'\] has no effect beside"),
     (BOX, {"distribution": "beta", "net_arc": [8]}, {}, "policy_kwargs has no entry 'net_arc'"),
 ]
 

@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import get_device
 from torch import nn
 
 from sb3_ppo_variants.arguments.rules import FINITE, FLAG, Rule, instance
-from sb3_ppo_variants.distributions import distribution_of
+from sb3_ppo_variants.distributions import Beta, distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.layout import AnySpace, is_hybrid
 
@@ -97,7 +97,12 @@ def check_policy(
     keys = [name for name in KEYS if name in foreign]
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     if not isinstance(of_distribution.get("distribution"), Mapping):
-        distribution_of(**of_distribution)
+        drawn_from = distribution_of(**of_distribution)
+        if isinstance(drawn_from, Beta) and LOG_STD_INIT in arguments:
+            raise ArgumentError(
+                f"policy_kwargs[{LOG_STD_INIT!r}] has no effect beside distribution={drawn_from}, which has no "
+                "standard deviation of its own: leave it out"
+            )
     constructor = next(cls for cls in policy_class.__mro__ if "__init__" in vars(cls)).__module__
     of_memory = OF_MEMORY if constructor == RECURRENT else ()
     also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
