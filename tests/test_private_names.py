@@ -23,7 +23,8 @@ from stable_baselines3.common.vec_env.subproc_vec_env import _worker
 from torch import nn
 from torch.nn import functional
 
-from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, noise_envs
+from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, noise_envs, save, small
+from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends import images, obstacles, views
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.distributions import StateGaussianDistribution
@@ -246,6 +247,20 @@ def test_steps_that_schedulers_of_pytorch_count() -> None:
     optimizer = th.optim.Adam([nn.Parameter(th.ones(1))])
     th.optim.lr_scheduler.StepLR(optimizer, 1)
     assert "step" in vars(optimizer) and hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MaskableMlpPolicy", "MlpLstmPolicy"])
+def test_policies_that_pytorch_compiles(policy: str) -> None:
+    """``policies.kind.kind_of`` looks into what ``torch.compile`` wraps around a policy, as users of SB3 do."""
+    env: Any = "CartPole-v1"
+    if policy == "MaskableMlpPolicy":
+        env = pytest.importorskip("sb3_contrib.common.envs").InvalidActionEnvDiscrete()
+    wanted = small(env=env, policy=policy, fast=False).learn(64)
+    model = small(env=env, policy=policy, fast=False)
+    model.policy = th.compile(model.policy, backend="eager")
+    model.learn(64)
+    th.testing.assert_close([*model.policy.parameters()], [*wanted.policy.parameters()], rtol=0, atol=0)
+    assert_same_weights(PPOClip.load(save(model)), wanted)
 
 
 def test_building_of_sb3s_policies() -> None:

@@ -144,7 +144,7 @@ def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
     """
     space = policy.action_space
-    by_sb3 = type(policy).unscale_action is BasePolicy.unscale_action
+    by_sb3 = getattr(policy.unscale_action, "__func__", None) is BasePolicy.unscale_action
     if isinstance(space, spaces.Box) and policy.squash_output and _has_no_width(space, by_sb3):
         raise ArgumentError(
             "squash_output=True scales actions to the bounds of env.action_space, which with ActionsAsDrawn, or other "
