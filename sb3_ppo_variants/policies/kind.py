@@ -376,7 +376,8 @@ def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
 
 def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     """Find the kind of a policy, which evaluates it. ``torch.compile`` may have wrapped it."""
-    return kind_of_class(type(getattr(policy, "_orig_mod", policy)))(policy)
+    own: ActorCriticPolicy = getattr(policy, "_orig_mod", policy)
+    return kind_of_class(type(own))(policy)
 
 
 @cache
