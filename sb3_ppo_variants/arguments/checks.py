@@ -96,13 +96,8 @@ def check_policy(
     foreign = arguments.keys() - list_arguments(policy_class).keys()
     keys = [name for name in KEYS if name in foreign]
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
-    if not isinstance(of_distribution.get("distribution"), Mapping):
-        drawn_from = distribution_of(**of_distribution)
-        if isinstance(drawn_from, Beta) and LOG_STD_INIT in arguments:
-            raise ArgumentError(
-                f"policy_kwargs[{LOG_STD_INIT!r}] has no effect beside distribution={drawn_from}, which has no "
-                "standard deviation of its own: leave it out"
-            )
+    by_part = isinstance(of_distribution.get("distribution"), Mapping)
+    drawn_from = None if by_part else distribution_of(**of_distribution)
     constructor = next(cls for cls in policy_class.__mro__ if "__init__" in vars(cls)).__module__
     of_memory = OF_MEMORY if constructor == RECURRENT else ()
     also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
@@ -117,6 +112,11 @@ def check_policy(
         OF_KEYS.check(f"policy_kwargs[{name!r}]", arguments[name])
     if constructor not in OF_POLICIES:
         return  # A policy with its own constructor may give these arguments another meaning.
+    if isinstance(drawn_from, Beta) and LOG_STD_INIT in arguments:
+        raise ArgumentError(
+            f"policy_kwargs[{LOG_STD_INIT!r}] has no effect beside distribution={drawn_from}, which has no standard "
+            "deviation of its own: leave it out"
+        )
     for name, value in arguments.items():
         if name in POLICY_RULES:  # Later versions of SB3 may have further arguments.
             POLICY_RULES[name].check(f"policy_kwargs[{name!r}]", value)
