@@ -19,6 +19,18 @@ def test_the_page_about_processes_has_what_was_measured(command: str, capsys: py
     assert len(table) > 2 and set(table) <= set((ROOT / "docs" / "parallel.md").read_text().splitlines())
 
 
+def test_what_the_page_says_of_two_processes() -> None:
+    measured = json.loads((ROOT / "results" / "scaling.json").read_text())["runs"]
+    gains = [median(np.divide(of["2 processes"], of["1 process"])) for of in measured.values()]
+    page = " ".join((ROOT / "docs" / "parallel.md").read_text().split())
+    assert f"two processes reach at most {max(gains):.1f} times the speed of one" in page
+    predicted = re.findall(
+        r"^\| [\w-]+ \| (\d+)% \| (\d+)% \|", (ROOT / "docs" / "parallel.md").read_text(), re.MULTILINE
+    )
+    excess = max(int(model) / int(seen) for model, seen in predicted)
+    assert len(predicted) == len(gains) and f"the prediction is up to {excess:.1f} times what was measured" in page
+
+
 def test_the_page_has_the_speeds_of_other_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["peers", "--report", str(ROOT / "results" / "peers.json")]) == 0
     assert capsys.readouterr().out in (ROOT / "docs" / "speed.md").read_text()
