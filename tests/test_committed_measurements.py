@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 from committed import ROOT, section
+from scipy.stats import permutation_test
 
 from benchmarks.__main__ import main
 
@@ -29,6 +30,14 @@ def test_what_the_page_says_of_two_processes() -> None:
     )
     excess = max(int(model) / int(seen) for model, seen in predicted)
     assert len(predicted) == len(gains) and f"the prediction is up to {excess:.1f} times what was measured" in page
+
+
+def test_that_one_and_two_processes_are_not_told_apart() -> None:
+    curves = json.loads((ROOT / "results" / "scaling-learning.json").read_text())["curves"].values()
+    last = [[points[-1][1] for points in of_label] for of_label in curves]
+    assert list(map(len, last)) == [5, 5]
+    p = permutation_test(last, lambda one, two, axis: one.mean(axis) - two.mean(axis), vectorized=True).pvalue
+    assert p > 0.05 and f"A permutation test gives p = {p:.2f}" in (ROOT / "docs" / "parallel.md").read_text()
 
 
 def test_the_page_has_the_speeds_of_other_packages(capsys: pytest.CaptureFixture[str]) -> None:
