@@ -23,11 +23,10 @@ def test_the_page_about_processes_has_what_was_measured(command: str, capsys: py
 def test_what_the_page_says_of_two_processes() -> None:
     measured = json.loads((ROOT / "results" / "scaling.json").read_text())["runs"]
     gains = [median(np.divide(of["2 processes"], of["1 process"])) for of in measured.values()]
-    page = " ".join((ROOT / "docs" / "parallel.md").read_text().split())
+    text = (ROOT / "docs" / "parallel.md").read_text()
+    page = " ".join(text.split())
     assert f"two processes reach at most {max(gains):.1f} times the speed of one" in page
-    predicted = re.findall(
-        r"^\| [\w-]+ \| (\d+)% \| (\d+)% \|", (ROOT / "docs" / "parallel.md").read_text(), re.MULTILINE
-    )
+    predicted = re.findall(r"^\| [\w-]+ \| (\d+)% \| (\d+)% \|", text, re.MULTILINE)
     excess = max(int(model) / int(seen) for model, seen in predicted)
     assert len(predicted) == len(gains) and f"the prediction is up to {excess:.1f} times what was measured" in page
 

@@ -253,8 +253,9 @@ def test_steps_that_schedulers_of_pytorch_count() -> None:
 def test_policies_that_pytorch_compiles(policy: str) -> None:
     """``policies.kind.kind_of`` looks into what ``torch.compile`` wraps around a policy, as users of SB3 do."""
     env: Any = "CartPole-v1"
-    if policy == "MaskableMlpPolicy":
-        env = pytest.importorskip("sb3_contrib.common.envs").InvalidActionEnvDiscrete()
+    if policy != "MlpPolicy":
+        contrib = pytest.importorskip("sb3_contrib.common.envs")
+        env = contrib.InvalidActionEnvDiscrete() if policy == "MaskableMlpPolicy" else env
     wanted = small(env=env, policy=policy, fast=False).learn(64)
     model = small(env=env, policy=policy, fast=False)
     model.policy = th.compile(model.policy, backend="eager")
