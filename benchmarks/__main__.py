@@ -23,6 +23,7 @@ TOOLS = {
     "parts": "parts",
     "paths": "paths",
     "peers": "peers",
+    "rerun": "rerun",
     "robustness": "robustness",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",

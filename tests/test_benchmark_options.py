@@ -19,6 +19,7 @@ WITH_REPORTS = (
     "kl-estimators",
     "paths",
     "peers",
+    "rerun",
     "scaling",
     "scaling-learning",
     "stepping",
