@@ -32,6 +32,7 @@ TITLES = {
     "table1-more-seeds": ("Table 1, 1 million steps, two more seeds", "table1-study"),
     "table1-200k": ("Table 1, 200,000 steps", "table1-200k/report"),
     "table1-study": ("What Table 1 depends on", "table1-study"),
+    "paper-figure3": ("Figure 3, 1 million steps", "paper-figure3/report"),
     "sb3-1m": ("PPOClip beside SB3's PPO, 1 million steps", "sb3-1m/report"),
     "same-learning": ("PPOClip beside SB3's PPO, with the recipes", "same-learning/report"),
     "separate-200k": ("Joint and separate updates", "separate-200k/report"),

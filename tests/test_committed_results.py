@@ -28,6 +28,7 @@ BASELINES = {
     "table1-text": "ppo_clip clip_range=0.2",
     "table1-code": "ppo_clip clip_range=0.2",
     "table1-200k": None,
+    "paper-figure3": "ppo_clip learning_rate=lin_0.0003",
     "sb3-1m": None,
     "same-learning": None,
     "separate-200k": None,
