@@ -72,18 +72,14 @@ def draw(found: list[Recorded], number: int, seed: int) -> list[Recorded]:
 
 
 def again(record: Record) -> dict[str, Any]:
-    """Make the run of a record again, and return both scores, and whether the records are the same.
-
-    :raises ArgumentError: if the run fails
-    """
+    """Make the run of a record again, and return both scores, whether the records are the same, and why if it fails."""
     run = Run(**{field.name: record[field.name] for field in fields(Run)})  # type: ignore[literal-required]
     made = perform(run)
-    if made["status"] == "failed":
-        raise ArgumentError(f"{record['name']} cannot be made again: {made['error']}")
-    same = all(made[name] == record[name] for name in SAME)  # type: ignore[literal-required]
+    same = all(made.get(name) == record[name] for name in SAME)  # type: ignore[literal-required]
     described = {name: record[name] for name in DESCRIBED}  # type: ignore[literal-required]
-    return {**described, "version": record["versions"]["sb3_ppo_variants"], "recorded": record["score"],
-            "again": made["score"], "same": same}  # fmt: skip
+    scores = {"recorded": record["score"], "again": made.get("score"), "same": same}
+    error = {"error": made["error"]} if made["status"] == "failed" else {}
+    return {**described, "version": record["versions"]["sb3_ppo_variants"], **scores, **error}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -92,7 +88,7 @@ def table(found: dict[str, Any]) -> str:
         {
             "setting": run["label"], "environment": run["env"], "seed": run["seed"], "steps": f"{run['timesteps']:,}",
             "version of the record": run["version"], "score": run["recorded"], "again": run["again"],
-            "the same": "yes" if run["same"] else "no",
+            "the same": "failed" if "error" in run else "yes" if run["same"] else "no",
         }
         for run in found["drawn"]
     ]  # fmt: skip
@@ -116,12 +112,14 @@ def run(options: argparse.Namespace) -> int:
     if options.report is None:
         make_folders(options.json)
         drawn = draw(made_alike(options.files or sorted(RESULTS.glob("*.jsonl.gz"))), options.number, options.seed)
-        runs = Parallel(options.jobs)(delayed(again)(each.record) for each in drawn)
-        files = [{"file": each.file, **of_run} for each, of_run in zip(drawn, runs, strict=True)]
         made = {**circumstances(), "commit": commit(), "numerics": rounding()}
-        found = {**made, "seed": options.seed, "drawn": files}
-        if options.json is not None:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
+        found = {**made, "seed": options.seed, "drawn": []}
+        runs = Parallel(options.jobs, return_as="generator")(delayed(again)(each.record) for each in drawn)
+        for each, of_run in zip(drawn, runs, strict=True):
+            found["drawn"].append({"file": each.file, **of_run})
+            print(of_run.get("error", ""), end="", flush=True)
+            if options.json is not None:  # Now, so that an interrupt does not lose it.
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
     else:
         found = reported(options.report, "seed", "drawn")
     print(table(found))

@@ -63,3 +63,17 @@ def test_records_of_another_processor_are_not_drawn(packed: Packed) -> None:
         main(["rerun", "--from", str(folder / "elsewhere.jsonl.gz")])
     with pytest.raises(SystemExit, match=r"^--number 3 is more than the 2 records"):
         main(["rerun", "--from", str(folder / "elsewhere.jsonl.gz"), str(folder / "first.jsonl.gz")])
+
+
+def test_a_run_that_fails_is_reported_beside_the_others(packed: Packed, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, found = packed
+    changed: list[Any] = [
+        {**record, "hyperparameters": {**record["hyperparameters"], "gamma": 2.0}}
+        if record["label"] == "ppo_clip"
+        else record
+        for record in found
+    ]
+    records.pack(changed, folder / "failing.jsonl.gz")
+    assert rerun(folder, folder / "failing.jsonl.gz", "--number", "2") == {"ppo_clip": False, "ppo_unclipped": True}
+    out = capsys.readouterr().out
+    assert "ArgumentError: gamma" in out and out.count("| failed ") == 1 and out.count("| yes ") == 1
