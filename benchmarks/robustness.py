@@ -2,26 +2,28 @@
 
 import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from math import comb
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import permutation_test
 
 from sb3_ppo_variants.compare import records, tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.robustness import CANDIDATES, VARIED, Candidate
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import Estimate, differences, interval
+from sb3_ppo_variants.compare.statistics import SAMPLES, Difference, Estimate, differences, holm, interval
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
 # Between these percentiles of the runs in an environment, scores are 0 and 1.
 ENDS = (5, 95)
 # How many random configurations a user tries.
-BUDGETS = (1, 4, 16, 32)
+BUDGETS = (4, 16, 32)
 # With how many other seeds the best of them are run again.
 FRESH = 5
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.
@@ -143,20 +145,45 @@ def screened(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {c.name: by_setting(found) for c in CANDIDATES if len(found := first[first["candidate"] == c.name])}
 
 
-def at_random(frame: pd.DataFrame) -> str:
-    """Return a table of what the best of some random configurations scores, for each candidate."""
-    rows = []
+def at_random(frame: pd.DataFrame) -> list[str]:
+    """Return a table of what the best of some random configurations scores, and say what differs beyond noise."""
+    rows, of_all = [], {}
     for candidate, settings in screened(frame).items():
         means = settings.mean(axis="columns").to_numpy()
+        of_all[candidate] = means[:, None]
         budgets = [tried for tried in BUDGETS if tried <= len(means)]
         rows.append({
             "objective": candidate,
             "configurations": len(means),
+            "lower quartile": f"{np.quantile(means, 0.25):.2f}",
             "median": f"{np.median(means):.2f}",
+            "mean": estimate(of_all[candidate]),
             **{f"best of {tried}": f"{best_of(means, tried):.2f}" for tried in budgets},
-            "sensitivity": f"{sensitivity(settings):.2f}",
+            **({"sensitivity": f"{sensitivity(settings):.2f}"} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
-    return tables.markdown(pd.DataFrame(rows), None)
+    said = say_better("With a random configuration", of_all, compare_configurations)
+    return [tables.markdown(pd.DataFrame(rows), None), said]
+
+
+def compare_configurations(of_all: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Difference]:
+    """Compare what each pair of candidates scores with the same configurations, in both orders.
+
+    The permutation tests exchange two candidates in random ones of their configurations, and are corrected for the
+    number of pairs.
+
+    :param of_all: scores of the same configurations, shape (configurations, 1)
+    """
+    pairs = list(combinations(of_all, 2))
+    gains = [of_all[one] - of_all[other] for one, other in pairs]
+    tests = [
+        permutation_test([gain[:, 0]], np.mean, permutation_type="samples", n_resamples=SAMPLES, rng=0)
+        for gain in gains
+    ]
+    compared = {}
+    for (one, other), gain, p in zip(pairs, gains, holm(np.array([test.pvalue for test in tests])), strict=True):
+        compared[one, other] = Difference(estimate(gain), p)
+        compared[other, one] = Difference(estimate(-gain), p)
+    return compared
 
 
 def tuned(settings: pd.DataFrame) -> pd.Series:
@@ -200,11 +227,20 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
     return [tables.markdown(pd.DataFrame(rows), None), say_better("With one configuration for all", of_all)]
 
 
-def say_better(what: str, of_all: Mapping[str, np.ndarray]) -> str:
-    """Say which candidates are better than others beyond noise, from scores of shape (seeds, environments)."""
+def say_better(
+    what: str,
+    of_all: Mapping[str, np.ndarray],
+    compare: Callable[[Mapping[str, np.ndarray]], Mapping[tuple[str, str], Difference]] = differences,
+) -> str:
+    """Say which candidates are better than others beyond noise.
+
+    :param what: the first words
+    :param of_all: scores of shape (seeds, environments)
+    :param compare: computes the differences of these scores
+    """
     better = [
         f"{one} is better than {other}"
-        for (one, other), difference in differences(of_all).items()
+        for (one, other), difference in compare(of_all).items()
         if difference.is_beyond_noise and difference.estimate.value > 0
     ]
     return f"{what}, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
@@ -217,7 +253,7 @@ def curve(frame: pd.DataFrame, candidate: Candidate, name: str) -> dict[float, E
     return {value: estimate(by_seed(rows)) for value, rows in own.groupby(values)}
 
 
-def draw(frame: pd.DataFrame, file: Path) -> None:
+def draw_one_at_a_time(frame: pd.DataFrame, file: Path) -> None:
     """Draw the mean score of each candidate by the value of each hyperparameter, with intervals."""
     names = ["coefficient", *VARIED]
     with drawing(file, 1, len(names), (3.0 * len(names), 3.2), sharey=True) as grid:
@@ -238,6 +274,22 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
         grid[0, 0].set_ylabel("score")
 
 
+def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
+    """Draw which share of the random configurations scores more than a score, and what the best of some scores."""
+    with drawing(file, 1, 2, (8.0, 3.4)) as grid:
+        for (candidate, settings), color in zip(screened(frame).items(), COLORS, strict=False):
+            means = np.sort(settings.mean(axis="columns").to_numpy())
+            grid[0, 0].step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate)
+            tried = range(1, len(means) + 1)
+            grid[0, 1].plot(tried, [best_of(means, each) for each in tried], color=color)
+        for axes, x, y in zip(
+            grid[0], ("score", "configurations tried"), ("share of configurations", "score of the best"), strict=True
+        ):
+            axes.set_xlabel(x)
+            axes.set_ylabel(y)
+            axes.grid(alpha=0.3)
+
+
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
@@ -246,23 +298,28 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confirm", action="store_true", help=f"print the commands that run the best again, with {FRESH} fresh seeds"
     )
-    parser.add_argument("--picture", type=Path, help="PNG file for the picture, with an SVG and a PDF file next to it")
+    parser.add_argument("--pictures", type=Path, help="folder for the pictures, in PNG, SVG and PDF files")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the tables, and draw the picture."""
+    """Print the tables, and draw the pictures."""
     found, problems = records.load_records(None, options.files)
     for problem in problems:
         print(problem)
     frame = scaled(found)
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
-    blocks = one_at_a_time(frame) if not frame["is_random"].all() else []
-    blocks += [at_random(frame), *confirmed(frame)] if frame["is_random"].any() else []
+    blocks, pictures = [EXPLAINED, count_failures(frame)], {}
+    if not frame["is_random"].all():
+        blocks += one_at_a_time(frame)
+        pictures["one-at-a-time.png"] = draw_one_at_a_time
+    if frame["is_random"].any():
+        blocks += [*at_random(frame), *confirmed(frame)]
+        pictures["at-random.png"] = draw_at_random
     blocks += list_confirmations(frame, options.files) if options.confirm else []
-    print("\n\n".join([EXPLAINED, count_failures(frame), *blocks]))
-    if options.picture is not None:
-        options.picture.parent.mkdir(parents=True, exist_ok=True)
-        draw(frame, options.picture)
-        print(f"\nPicture: {options.picture}")
+    print("\n\n".join(blocks))
+    if options.pictures is not None:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            draw(frame, options.pictures / name)
     return 0
