@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import permutation_test
+from scipy.special import stdtr
+from scipy.stats import permutation_test, spearmanr
 
 from sb3_ppo_variants.compare import records, tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, VARIED, Candidate
+from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED, Candidate
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import SAMPLES, Difference, Estimate, differences, holm, interval
+from sb3_ppo_variants.compare.statistics import ALPHA, Difference, Estimate, differences, holm, interval
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
@@ -26,6 +27,10 @@ ENDS = (5, 95)
 BUDGETS = (4, 16, 32)
 # With how many other seeds the best of them are run again.
 FRESH = 5
+# How often two objectives are exchanged in a test.
+PERMUTATIONS = 9_999
+DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
+beyond noise."""
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.
 The sensitivity is that of Adkins et al. 2024 (https://arxiv.org/abs/2412.07165): how much better an objective scores
 if its best configuration is chosen for each environment than if one is chosen for all of them. The best of few runs is
@@ -176,7 +181,7 @@ def compare_configurations(of_all: Mapping[str, np.ndarray]) -> dict[tuple[str, 
     pairs = list(combinations(of_all, 2))
     gains = [of_all[one] - of_all[other] for one, other in pairs]
     tests = [
-        permutation_test([gain[:, 0]], np.mean, permutation_type="samples", n_resamples=SAMPLES, rng=0)
+        permutation_test([gain[:, 0]], np.mean, permutation_type="samples", n_resamples=PERMUTATIONS, rng=0)
         for gain in gains
     ]
     compared = {}
@@ -184,6 +189,37 @@ def compare_configurations(of_all: Mapping[str, np.ndarray]) -> dict[tuple[str, 
         compared[one, other] = Difference(estimate(gain), p)
         compared[other, one] = Difference(estimate(-gain), p)
     return compared
+
+
+def correlate(frame: pd.DataFrame) -> list[str]:
+    """Return a table of how scores depend on each hyperparameter, of candidates that have all random configurations."""
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    for candidate in CANDIDATES:
+        settings = screened(frame).get(candidate.name)
+        if settings is None or len(settings) < SAMPLES:
+            continue
+        labels = [read_setting(candidate.setting(each)).label for each in candidate.at_random]
+        values = pd.DataFrame(candidate.at_random, labels).dropna(axis="columns").loc[settings.index]
+        pairs = zip(*partial_correlations(values.to_numpy(), settings.mean(axis="columns").to_numpy()), strict=True)
+        found.update(((candidate.name, name), pair) for name, pair in zip(values, pairs, strict=True))
+    if not found:
+        return []
+    corrected = holm(np.array([p for _, p in found.values()])).tolist()
+    cells = [f"{rho:.2f}{' *' * (p <= ALPHA)}" for (rho, _), p in zip(found.values(), corrected, strict=True)]
+    table = pd.Series(cells, pd.MultiIndex.from_tuples(found)).unstack(sort=False)
+    return [tables.markdown(table, "objective"), DEPENDENCE]
+
+
+def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rank correlation of scores with each value while the others stay the same, and its p value.
+
+    :param values: shape (configurations, hyperparameters)
+    :param scores: shape (configurations,)
+    """
+    precision = np.linalg.inv(spearmanr(np.column_stack([values, scores])).statistic)
+    found = -precision[-1, :-1] / np.sqrt(precision[-1, -1] * np.diag(precision)[:-1])
+    freedom = len(scores) - values.shape[1] - 1
+    return found, 2 * stdtr(freedom, -np.abs(found) * np.sqrt(freedom / (1 - found**2)))
 
 
 def tuned(settings: pd.DataFrame) -> pd.Series:
@@ -314,7 +350,7 @@ def run(options: argparse.Namespace) -> int:
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time
     if frame["is_random"].any():
-        blocks += [*at_random(frame), *confirmed(frame)]
+        blocks += [*at_random(frame), *correlate(frame), *confirmed(frame)]
         pictures["at-random.png"] = draw_at_random
     blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparing import planned, record, text_of
+from scipy.stats import t as student
 
 from benchmarks.__main__ import main
-from benchmarks.robustness import best_of, compare_configurations, scaled, sensitivity
+from benchmarks.robustness import best_of, compare_configurations, partial_correlations, scaled, sensitivity
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
@@ -129,6 +130,42 @@ def test_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records.pack(of_random, tmp_path / "random.jsonl.gz")
     assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
     assert "default" not in capsys.readouterr().out
+
+
+def test_correlations_while_the_others_stay_the_same() -> None:
+    """What is left of ranks once a line through those of the other column is taken from them, and its correlation."""
+    generator = np.random.default_rng(0)
+    one = generator.permutation(12).astype(float)
+    other = np.argsort(np.argsort(one + generator.normal(0, 4, 12))).astype(float)
+    scores = np.argsort(np.argsort(one + generator.normal(0, 2, 12))).astype(float)
+    found, p = partial_correlations(np.exp(np.column_stack([one, other])), scores)
+    assert found[0] == pytest.approx(np.corrcoef(residue(one, other), residue(scores, other))[0, 1])
+    # The p value of the same slope in a regression on both columns: t = slope / its standard error, with 9 degrees.
+    design = np.column_stack([one, other, np.ones(12)])
+    coefficients, squares, *_ = np.linalg.lstsq(design, scores, rcond=None)
+    error = np.sqrt(squares[0] / 9 * np.linalg.inv(design.T @ design)[0, 0])
+    assert p[0] == pytest.approx(2 * student.sf(abs(coefficients[0] / error), 9))
+
+
+def residue(column: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return column - np.polyval(np.polyfit(other, column, 1), other)
+
+
+def test_what_the_scores_of_random_configurations_depend_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Clipping scores more with more epochs, no limit less with larger steps, and nothing else matters."""
+    noise = iter(np.random.default_rng(0).normal(0, 0.3, 2 * 2 * SAMPLES))
+    log = np.log
+    found = runs("robustness-random", CLIPPING, CLIPPING.at_random, lambda each: log(each.n_epochs) + next(noise), 1)
+    found += runs(
+        "robustness-random", UNLIMITED, UNLIMITED.at_random, lambda each: next(noise) - log(each.learning_rate), 1
+    )
+    records.pack(found, tmp_path / "random.jsonl.gz")
+    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
+    said = re.sub(" +", " ", capsys.readouterr().out)
+    assert "| objective | coefficient | learning_rate | n_epochs | n_steps |" in said
+    clipping, unlimited = re.findall(r"^\| (?:clipping|no limit) \|(.*)\|$", said, re.MULTILINE)[-2:]
+    assert re.fullmatch(r" -?0\.\d\d \| -?0\.\d\d \| 0\.9\d \* \| -?0\.\d\d ", clipping)
+    assert re.fullmatch(r" \| -0\.9\d \* \| -?0\.\d\d \| -?0\.\d\d ", unlimited)
 
 
 @pytest.mark.usefixtures("blank_pictures")
