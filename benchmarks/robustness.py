@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -15,9 +15,9 @@ from scipy.stats import permutation_test, spearmanr
 from sb3_ppo_variants.compare import records, tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED, Candidate
+from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED, Candidate, Configuration
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import ALPHA, Difference, Estimate, differences, holm, interval
+from sb3_ppo_variants.compare.statistics import ALPHA, Difference, Differences, Estimate, differences, holm, interval
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
@@ -42,9 +42,14 @@ def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
     for candidate in CANDIDATES:
         for changed, configuration in candidate.one_at_a_time:
             value = getattr(configuration, changed) if changed else np.nan
-            yield read_setting(candidate.setting(configuration)).label, candidate.name, changed, value, False
-        for index, configuration in enumerate(candidate.at_random):
-            yield read_setting(candidate.setting(configuration)).label, candidate.name, "", index, True
+            yield label_of(candidate, configuration), candidate.name, changed, value, False
+        for number, configuration in enumerate(candidate.at_random):
+            yield label_of(candidate, configuration), candidate.name, "", number, True
+
+
+def label_of(candidate: Candidate, configuration: Configuration) -> str:
+    """Return the label of a candidate's runs with a configuration."""
+    return read_setting(candidate.setting(configuration)).label
 
 
 def scaled(found: list[Record]) -> pd.DataFrame:
@@ -141,65 +146,69 @@ def one_at_a_time(frame: pd.DataFrame) -> list[str]:
             "the worst is": means.index[0],
             "sensitivity": f"{sensitivity(settings):.2f}",
         })  # fmt: skip
-    return [tables.markdown(pd.DataFrame(rows), None), say_better("In the mean of all settings", of_all)]
+    return [tables.markdown(pd.DataFrame(rows), None), say_better("In the mean of all settings", differences(of_all))]
 
 
-def screened(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the scores of the random configurations with the first seed, by candidate: see :func:`by_setting`."""
+def screened(frame: pd.DataFrame) -> dict[Candidate, pd.DataFrame]:
+    """Return the scores of the random configurations with the first seed, a row for each that has all environments.
+
+    Rows have the numbers of their configurations, which are the same for all candidates, and environments have columns.
+    """
     first = frame[frame["is_random"] & (frame["seed"] == 0)]
-    return {c.name: by_setting(found) for c in CANDIDATES if len(found := first[first["candidate"] == c.name])}
+    return {
+        candidate: found.pivot_table("scaled", "value", "env").dropna()
+        for candidate in CANDIDATES
+        if len(found := first[first["candidate"] == candidate.name])
+    }
 
 
 def at_random(frame: pd.DataFrame) -> list[str]:
     """Return a table of what the best of some random configurations scores, and say what differs beyond noise."""
     rows, of_all = [], {}
     for candidate, settings in screened(frame).items():
-        means = settings.mean(axis="columns").to_numpy()
-        of_all[candidate] = means[:, None]
+        means = of_all[candidate.name] = settings.mean(axis="columns")
         budgets = [tried for tried in BUDGETS if tried <= len(means)]
         rows.append({
-            "objective": candidate,
+            "objective": candidate.name,
             "configurations": len(means),
-            "lower quartile": f"{np.quantile(means, 0.25):.2f}",
-            "median": f"{np.median(means):.2f}",
-            "mean": estimate(of_all[candidate]),
-            **{f"best of {tried}": f"{best_of(means, tried):.2f}" for tried in budgets},
+            "lower quartile": f"{means.quantile(0.25):.2f}",
+            "median": f"{means.median():.2f}",
+            "mean": estimate(means.to_numpy()[:, None]),
+            **{f"best of {tried}": f"{best_of(means.to_numpy(), tried):.2f}" for tried in budgets},
             **({"sensitivity": f"{sensitivity(settings):.2f}"} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
-    said = say_better("With a random configuration", of_all, compare_configurations)
+    said = say_better("With a random configuration", compare_configurations(of_all))
     return [tables.markdown(pd.DataFrame(rows), None), said]
 
 
-def compare_configurations(of_all: Mapping[str, np.ndarray]) -> dict[tuple[str, str], Difference]:
+def compare_configurations(of_all: Mapping[str, pd.Series]) -> dict[tuple[str, str], Difference]:
     """Compare what each pair of candidates scores with the same configurations, in both orders.
 
     The permutation tests exchange two candidates in random ones of their configurations, and are corrected for the
     number of pairs.
 
-    :param of_all: scores of the same configurations, shape (configurations, 1)
+    :param of_all: scores by the number of the configuration
     """
-    pairs = list(combinations(of_all, 2))
-    gains = [of_all[one] - of_all[other] for one, other in pairs]
-    tests = [
-        permutation_test([gain[:, 0]], np.mean, permutation_type="samples", n_resamples=PERMUTATIONS, rng=0)
-        for gain in gains
+    gains = {(one, other): (of_all[one] - of_all[other]).dropna() for one, other in combinations(of_all, 2)}
+    p = [
+        permutation_test([gain], np.mean, permutation_type="samples", n_resamples=PERMUTATIONS, rng=0).pvalue
+        for gain in gains.values()
     ]
     compared = {}
-    for (one, other), gain, p in zip(pairs, gains, holm(np.array([test.pvalue for test in tests])), strict=True):
-        compared[one, other] = Difference(estimate(gain), p)
-        compared[other, one] = Difference(estimate(-gain), p)
+    for ((one, other), gain), corrected in zip(gains.items(), holm(np.array(p)), strict=True):
+        scores = gain.to_numpy()[:, None]
+        compared[one, other] = Difference(estimate(scores), corrected)
+        compared[other, one] = Difference(estimate(-scores), corrected)
     return compared
 
 
 def correlate(frame: pd.DataFrame) -> list[str]:
     """Return a table of how scores depend on each hyperparameter, of candidates that have all random configurations."""
     found: dict[tuple[str, str], tuple[float, float]] = {}
-    for candidate in CANDIDATES:
-        settings = screened(frame).get(candidate.name)
-        if settings is None or len(settings) < SAMPLES:
+    for candidate, settings in screened(frame).items():
+        if len(settings) < SAMPLES:
             continue
-        labels = [read_setting(candidate.setting(each)).label for each in candidate.at_random]
-        values = pd.DataFrame(candidate.at_random, labels).dropna(axis="columns").loc[settings.index]
+        values = pd.DataFrame(candidate.at_random).dropna(axis="columns")
         pairs = zip(*partial_correlations(values.to_numpy(), settings.mean(axis="columns").to_numpy()), strict=True)
         found.update(((candidate.name, name), pair) for name, pair in zip(values, pairs, strict=True))
     if not found:
@@ -222,19 +231,20 @@ def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.nda
     return found, 2 * stdtr(freedom, -np.abs(found) * np.sqrt(freedom / (1 - found**2)))
 
 
-def tuned(settings: pd.DataFrame) -> pd.Series:
+def tuned(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
     """Return the labels of the best configurations in each environment and, as ``"all"``, in the mean of all."""
-    return pd.concat([settings.idxmax(), pd.Series({"all": settings.mean(axis="columns").idxmax()})])
+    numbers = pd.concat([settings.idxmax(), pd.Series({"all": settings.mean(axis="columns").idxmax()})])
+    return numbers.map(lambda number: label_of(candidate, candidate.at_random[int(number)]))
 
 
 def list_confirmations(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
     """Return the commands that run the best random configurations again, with seeds that did not choose them."""
-    best = {name: tuned(settings) for name, settings in screened(frame).items()}
+    best = [tuned(candidate, settings) for candidate, settings in screened(frame).items()]
     command = ["python", "-m", "sb3_ppo_variants", "compare", "--preset", "robustness-random"]
     command += ["--seeds", str(1 + FRESH), "--from", *map(str, files), "--out", "runs/robustness"]
     commands = []
     for env in sorted(frame["env"].unique()):
-        labels = dict.fromkeys(label for of_candidate in best.values() for label in of_candidate[[env, "all"]])
+        labels = dict.fromkeys(label for of_candidate in best for label in of_candidate[[env, "all"]])
         commands.append(shlex.join([*command, "--envs", env, "--algos", *labels]))
     return commands
 
@@ -246,37 +256,33 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
     """
     fresh = frame[frame["is_random"] & (frame["seed"] > 0)]
     rows, of_all = [], {}
-    for name, settings in screened(frame).items():
-        best = tuned(settings)
+    for candidate, settings in screened(frame).items():
+        best = tuned(candidate, settings)
         own = fresh[fresh["label"] == fresh["env"].map(best)].pivot_table("scaled", "seed", "env").dropna()
         shared = fresh[fresh["label"] == best["all"]].pivot_table("scaled", "seed", "env").dropna()
         if min(len(own), len(shared)) < 2 or min(own.shape[1], shared.shape[1]) < settings.shape[1]:
             return []
-        default = frame[(frame["candidate"] == name) & ~frame["is_random"] & (frame["changed"] == "")]
-        of_all[name] = shared.to_numpy()
+        default = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & (frame["changed"] == "")]
+        of_all[candidate.name] = shared.to_numpy()
         rows.append({
-            "objective": name,
+            "objective": candidate.name,
             "default": estimate(by_seed(default)) if len(default) else "",
-            "one configuration for all": estimate(of_all[name]),
+            "one configuration for all": estimate(of_all[candidate.name]),
             "the best of each environment": estimate(own.to_numpy()),
         })  # fmt: skip
-    return [tables.markdown(pd.DataFrame(rows), None), say_better("With one configuration for all", of_all)]
+    said = say_better("With one configuration for all", differences(of_all))
+    return [tables.markdown(pd.DataFrame(rows), None), said]
 
 
-def say_better(
-    what: str,
-    of_all: Mapping[str, np.ndarray],
-    compare: Callable[[Mapping[str, np.ndarray]], Mapping[tuple[str, str], Difference]] = differences,
-) -> str:
+def say_better(what: str, compared: Differences) -> str:
     """Say which candidates are better than others beyond noise.
 
     :param what: the first words
-    :param of_all: scores of shape (seeds, environments)
-    :param compare: computes the differences of these scores
+    :param compared: the differences of each pair, in both orders
     """
     better = [
         f"{one} is better than {other}"
-        for (one, other), difference in compare(of_all).items()
+        for (one, other), difference in compared.items()
         if difference.is_beyond_noise and difference.estimate.value > 0
     ]
     return f"{what}, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
@@ -315,7 +321,7 @@ def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
     with drawing(file, 1, 2, (8.0, 3.4)) as grid:
         for (candidate, settings), color in zip(screened(frame).items(), COLORS, strict=False):
             means = np.sort(settings.mean(axis="columns").to_numpy())
-            grid[0, 0].step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate)
+            grid[0, 0].step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate.name)
             tried = range(1, len(means) + 1)
             grid[0, 1].plot(tried, [best_of(means, each) for each in tried], color=color)
         for axes, x, y in zip(
