@@ -75,9 +75,16 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
     # Runs that confirm the best must not change the scale by which these were chosen.
     chosen_from = frame[~frame["is_random"] | (frame["seed"] == 0)].groupby("env")["score"]
-    low, high = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
-    frame["scaled"] = (frame["score"] - low) / (high - low)
+    frame["low"], frame["high"] = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
+    frame["scaled"] = (frame["score"] - frame["low"]) / (frame["high"] - frame["low"])
     return frame
+
+
+def list_ends(frame: pd.DataFrame) -> str:
+    """Say which returns have the scores 0 and 1 in each environment."""
+    ends = frame.groupby("env")[["low", "high"]].first()
+    named = ", ".join(f"{low:,.0f} and {high:,.0f} in {env}" for env, low, high in ends.itertuples())
+    return f"The scores 0 and 1 are returns of {named}."
 
 
 def count_failures(frame: pd.DataFrame) -> str:
@@ -351,7 +358,7 @@ def run(options: argparse.Namespace) -> int:
     frame = scaled(found)
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
-    blocks, pictures = [EXPLAINED, count_failures(frame)], {}
+    blocks, pictures = [EXPLAINED, list_ends(frame), count_failures(frame)], {}
     if not frame["is_random"].all():
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time
