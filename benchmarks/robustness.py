@@ -3,7 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb
 from pathlib import Path
 
@@ -27,6 +27,8 @@ ENDS = (5, 95)
 BUDGETS = (4, 16, 32)
 # With how many other seeds the best of them are run again.
 FRESH = 5
+# Between these, runs are counted by the KL of their updates.
+SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # How often two objectives are exchanged in a test.
 PERMUTATIONS = 9_999
 DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
@@ -62,11 +64,11 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
     rows = pd.DataFrame(
         [
-            (record["label"], record["conditions"]["preset"], record["env"], record["seed"], record.get("score"))
-            for record in found
-            if record["label"] != RANDOM
+            (each["label"], each["conditions"]["preset"], each["env"], each["seed"], each.get("score"), median_kl(each))
+            for each in found
+            if each["label"] != RANDOM
         ],
-        columns=["label", "preset", "env", "seed", "score"],
+        columns=["label", "preset", "env", "seed", "score", "kl"],
     )
     frame = rows.merge(settings, on=["label", "preset"]).astype({"score": float})
     frame["failed"] = frame["score"].isna()
@@ -78,6 +80,12 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     frame["low"], frame["high"] = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
     frame["scaled"] = (frame["score"] - frame["low"]) / (frame["high"] - frame["low"])
     return frame
+
+
+def median_kl(record: Record) -> float:
+    """Return the median KL(old || new) of the updates of a run, NaN if it has none."""
+    logged = [kl for kl in record.get("training", {}).get("kl", []) if kl is not None]
+    return float(np.median(logged)) if logged else np.nan
 
 
 def list_ends(frame: pd.DataFrame) -> str:
@@ -186,6 +194,22 @@ def at_random(frame: pd.DataFrame) -> list[str]:
         })  # fmt: skip
     said = say_better("With a random configuration", compare_configurations(of_all))
     return [tables.markdown(pd.DataFrame(rows), None), said]
+
+
+def by_size(frame: pd.DataFrame) -> list[str]:
+    """Return a table of the updates' KL of each candidate, and one of the scores of runs with updates of some size."""
+    first = frame[frame["is_random"] & (frame["seed"] == 0)]
+    quartiles = first.groupby("candidate")["kl"].quantile([0.25, 0.5, 0.75]).map("{:.2g}".format).unstack()
+    quartiles = quartiles.loc[[candidate.name for candidate in screened(frame)]]
+    quartiles.columns = ["lower quartile", "median KL of an update", "upper quartile"]
+    ends = [-np.inf, *SIZES, np.inf]
+    names = [f"below {SIZES[0]:g}", *(f"{low:g} to {high:g}" for low, high in pairwise(SIZES)), f"above {SIZES[-1]:g}"]
+    groups = first.groupby(pd.cut(first["kl"], ends, labels=names), observed=True)["scaled"]
+    rows = pd.DataFrame({
+        "runs": groups.size(),
+        "mean score": groups.apply(lambda scores: estimate(scores.to_numpy()[:, None])),
+    })  # fmt: skip
+    return [tables.markdown(quartiles, "objective"), tables.markdown(rows, "median KL of an update")]
 
 
 def compare_configurations(of_all: Mapping[str, pd.Series]) -> dict[tuple[str, str], Difference]:
@@ -324,15 +348,21 @@ def draw_one_at_a_time(frame: pd.DataFrame, file: Path) -> None:
 
 
 def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
-    """Draw which share of the random configurations scores more than a score, and what the best of some scores."""
-    with drawing(file, 1, 2, (8.0, 3.4)) as grid:
+    """Draw what the random configurations score, what the best of some do, and scores by the size of updates."""
+    with drawing(file, 1, 3, (11.0, 3.4)) as grid:
+        share, best, size = grid[0]
         for (candidate, settings), color in zip(screened(frame).items(), COLORS, strict=False):
             means = np.sort(settings.mean(axis="columns").to_numpy())
-            grid[0, 0].step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate.name)
+            share.step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate.name)
             tried = range(1, len(means) + 1)
-            grid[0, 1].plot(tried, [best_of(means, each) for each in tried], color=color)
-        for axes, x, y in zip(
-            grid[0], ("score", "configurations tried"), ("share of configurations", "score of the best"), strict=True
+            best.plot(tried, [best_of(means, each) for each in tried], color=color)
+            own = frame[(frame["candidate"] == candidate.name) & frame["is_random"] & (frame["seed"] == 0)]
+            size.plot(own["kl"], own["scaled"], ".", color=color)
+        size.set_xscale("log")
+        for axes, x, y in (
+            (share, "score", "share of configurations with more"),
+            (best, "configurations tried", "score of the best"),
+            (size, "median KL of an update", "score"),
         ):
             axes.set_xlabel(x)
             axes.set_ylabel(y)
@@ -363,7 +393,7 @@ def run(options: argparse.Namespace) -> int:
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time
     if frame["is_random"].any():
-        blocks += [*at_random(frame), *correlate(frame), *confirmed(frame)]
+        blocks += [*at_random(frame), *by_size(frame), *correlate(frame), *confirmed(frame)]
         pictures["at-random.png"] = draw_at_random
     blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))

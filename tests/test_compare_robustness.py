@@ -171,6 +171,24 @@ def test_what_the_scores_of_random_configurations_depend_on(tmp_path: Path, caps
     assert re.fullmatch(r" \| -0\.9\d \* \| -?0\.\d\d \| -?0\.\d\d ", unlimited)
 
 
+def test_scores_by_the_size_of_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The KL of clipping is 0.02 in the median, and that of no limit is 2; two runs of eight have none."""
+    found = runs("robustness-random", CLIPPING, CLIPPING.at_random[:2], lambda _: 10, 1)
+    found += runs("robustness-random", UNLIMITED, UNLIMITED.at_random[:2], lambda _: 0, 1)
+    for each in found[:4]:
+        each["training"] = {"kl": [None, 0.01, 0.02, 0.05]}
+    for each in found[4:6]:
+        each["training"] = {"kl": [2.0, 2.0, 2.0]}
+    for each in found[6:]:
+        each["training"] = {"kl": [None]}
+    records.pack(found, tmp_path / "random.jsonl.gz")
+    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
+    said = re.sub(" +", " ", capsys.readouterr().out)
+    assert "| clipping | 0.02 | 0.02 | 0.02 |" in said and "| no limit | 2 | 2 | 2 |" in said
+    assert "| 0.01 to 0.03 | 4 | 1.00 |" in said and "| above 1 | 2 | 0.00 |" in said
+    assert "| 0.03 to 0.1 |" not in said
+
+
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each of two objectives has a configuration that is lucky with the first seed, and one that is good in B alone."""
