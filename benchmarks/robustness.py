@@ -30,7 +30,7 @@ FRESH = 5
 # Between these, runs are counted by the KL of their updates.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # How often two objectives are exchanged in a test.
-PERMUTATIONS = 9_999
+PERMUTATIONS = 99_999
 DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
 beyond noise."""
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.

@@ -1,0 +1,152 @@
+"""The page about robustness says what the committed records say."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from committed import HAS_PICTURES, ROOT, needs_records
+
+from benchmarks import robustness
+from benchmarks.__main__ import main
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.records import RANDOM, Record
+from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
+
+pytestmark = needs_records
+FILE = ROOT / "results" / "robustness.jsonl.gz"
+PAGE = ROOT / "docs" / "robustness.md"
+CLIPPING, ADAPTIVE, FIXED, SPO, UNLIMITED = NAMES = [candidate.name for candidate in CANDIDATES]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Record]:
+    runs, problems = records.unpack(FILE)
+    assert not problems and {run["env"] for run in runs} == {"HalfCheetah-v5"}
+    return runs
+
+
+@pytest.fixture(scope="module")
+def frame(found: list[Record]) -> pd.DataFrame:
+    measured = robustness.scaled(found)
+    assert measured["is_random"].all() and not measured["failed"].any()
+    assert measured.groupby("candidate").size().to_dict() == dict.fromkeys(NAMES, SAMPLES)
+    return measured
+
+
+@pytest.fixture(scope="module")
+def means(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    return {name: frame[frame["candidate"] == name].set_index("value")["scaled"] for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return " ".join(PAGE.read_text().split())
+
+
+def test_the_page_has_the_tables_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["robustness", "--from", str(FILE)]) == 0
+    tables = re.findall(r"(?:^\|.*\n)+", capsys.readouterr().out, re.MULTILINE)
+    assert tables == re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE) and len(tables) == 4
+    assert not HAS_PICTURES or (PAGE.parent / "robustness" / "at-random.png").exists()
+
+
+def test_the_ranges(found: list[Record], page: str) -> None:
+    rate, epochs, steps = VARIED.values()
+    clip, target, penalty, spo, _ = (candidate.values for candidate in CANDIDATES)
+    assert (
+        f"the same {SAMPLES} random configurations of the step size ({rate[0]} to {rate[-1]}), the epochs ({epochs[0]} "
+        f"to {epochs[-1]}) and the steps of a rollout ({steps[0]} to {steps[-1]})."
+    ) in page
+    assert f"from {clip[0]} to {clip[-1]}, d_targ of the adaptive KL penalty from {target[0]} to {target[-1]}," in page
+    assert f"and β of the fixed one from {penalty[0]} to {penalty[-1]}." in page and spo == clip
+    assert {run["timesteps"] for run in found if run["label"] != RANDOM} == {500_000} and "500,000 steps in" in page
+
+
+def test_which_objectives_differ(means: dict[str, pd.Series], page: str) -> None:
+    differences = robustness.compare_configurations(means)
+    better = {pair for pair, each in differences.items() if each.is_beyond_noise and each.estimate.value > 0}
+    assert better == {(CLIPPING, ADAPTIVE), (CLIPPING, SPO), (CLIPPING, UNLIMITED)}
+    score = {name: f"{scores.mean():.2f}" for name, scores in means.items()}
+    assert (
+        f"clipping does. With random hyperparameters, it scores {score[CLIPPING]} on average, which is better [beyond "
+        f"noise](#how-it-was-measured) than the adaptive KL penalty ({score[ADAPTIVE]}), SPO ({score[SPO]}) and no "
+        f"limit ({score[UNLIMITED]}). The fixed KL penalty ({score[FIXED]}) cannot be told apart from any"
+    ) in page
+
+
+def test_few_and_many_configurations(means: dict[str, pd.Series], page: str) -> None:
+    quartiles = {name: scores.quantile(0.25) for name, scores in means.items()}
+    others = max(quartile for name, quartile in quartiles.items() if name != CLIPPING)
+    assert f"lower quartile is {quartiles[CLIPPING]:.2f}, and that of the others is {others:.2f} or less" in page
+    # The mean of the best of 16 random ones, by drawing them.
+    generator = np.random.default_rng(0)
+    best = {
+        name: np.mean([generator.choice(scores, 16, replace=False).max() for _ in range(20_000)])
+        for name, scores in means.items()
+    }
+    assert max(best, key=lambda name: best[name]) == FIXED
+    said = re.search(r"the highest best score, (\S+) with 16 configurations and clipping (\S+)\. ", page)
+    assert said and [float(each) for each in said.groups()] == pytest.approx([best[FIXED], best[CLIPPING]], abs=0.01)
+
+
+def scores_of(runs: list[Record], label: str) -> np.ndarray:
+    """Return the scores of the runs in HalfCheetah whose label begins with this."""
+    in_env = [run for run in runs if run["env"] == "HalfCheetah-v5" and run["label"].startswith(label)]
+    return np.array([run["score"] for run in in_env], dtype=float)
+
+
+def test_the_scale(found: list[Record], page: str) -> None:
+    scores = scores_of(found, "ppo_")
+    low, high = np.percentile(scores, [5, 95])
+    assert f"5th percentile of all {len(scores)} runs, a return of {low:.0f}, and 1 is the 95th, {high:,.0f}." in page
+    assert f"The random policy returns {scores_of(found, RANDOM)[0]:.0f}." in page
+    by_default = scores_of(records.unpack(ROOT / "results" / "objectives-500k.jsonl.gz")[0], "ppo_clip").mean()
+    assert f"[return {by_default:,.0f} on average]" in page
+    assert f"which is a score of {(by_default - low) / (high - low):.2f}" in page
+    more = int((scores_of(found, "ppo_clip") > by_default).sum())
+    assert f"Of the {SAMPLES} random configurations of clipping, {more} score more" in page
+
+
+def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
+    assert f"the mean scores of all {len(frame)} runs" in page
+    within = frame["kl"].between(0.01, 1)
+    counts = frame[within].groupby("candidate").size()
+    assert f"over the {SAMPLES} runs of each objective" in page
+    assert f"Of the {SAMPLES} runs of clipping, {counts[CLIPPING]} are between 0.01 and 1." in page
+    assert f"Those are {counts[ADAPTIVE]} of the adaptive KL penalty, {counts[FIXED]} of the fixed one, and" in page
+    assert f"and {counts[SPO]} of SPO and of no limit." in page and counts[SPO] == counts[UNLIMITED]
+    assert "Without a limit, all others are above; with SPO, all others are below" in page
+    outside = frame[~within].set_index("candidate")["kl"]
+    assert (outside[SPO] < 0.01).all() and (outside[UNLIMITED] > 1).all()
+    groups = frame.groupby([within, pd.cut(frame["kl"], [0, *robustness.SIZES, np.inf])], observed=True)[
+        "scaled"
+    ].mean()
+    assert groups[True].min() > groups[False].max()
+    assert "agents learn most if the KL of an update is between 0.01 and 1" in page
+
+
+def test_what_scores_depend_on(page: str) -> None:
+    rows = dict(
+        re.findall(r"\| (clipping|adaptive KL|fixed KL|SPO|no limit) \| ([^|]*\|[^|]*\|[^|]*\|[^|]*) \|", page)[-5:]
+    )
+    signs = {
+        name: [float(cell.strip("* ") or 0) * ("*" in cell) for cell in row.split("|")] for name, row in rows.items()
+    }
+    assert {name: [int(np.sign(each)) for each in row] for name, row in signs.items()} == {
+        CLIPPING: [0, 0, 0, 0],
+        ADAPTIVE: [0, -1, -1, 0],
+        FIXED: [0, 0, 0, 0],
+        SPO: [1, 0, 0, -1],
+        UNLIMITED: [0, -1, -1, 0],
+    }
+    assert "Clipping and the fixed KL penalty depend on none of their hyperparameters beyond noise." in page
+    assert "The adaptive KL penalty and no limit score less with larger steps and more epochs." in page
+    assert "SPO scores more with a larger ε and with shorter rollouts" in page
+    cells = [cell for row in rows.values() for cell in row.split("|") if cell.strip()]
+    assert f"corrected for all {len(cells)}." in page
+
+
+def test_what_the_runs_cost(found: list[Record], page: str) -> None:
+    hours = sum(run["cpu_seconds"] or 0 for run in found) / 3600
+    assert f"in {hours:.1f} core hours" in page and len(found) == 5 * SAMPLES + 1
