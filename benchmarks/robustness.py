@@ -26,17 +26,17 @@ ENDS = (5, 95)
 # How many random configurations a user tries.
 BUDGETS = (4, 16, 32)
 # With how many other seeds the best of them are run again.
-FRESH = 5
+FRESH = 6
 # Between these, runs are counted by the KL of their updates.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # How often two objectives are exchanged in a test.
 PERMUTATIONS = 99_999
 DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
 beyond noise."""
-EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of all runs has the score 0 and the {ENDS[1]}th has 1.
-The sensitivity is that of Adkins et al. 2024 (https://arxiv.org/abs/2412.07165): how much better an objective scores
-if its best configuration is chosen for each environment than if one is chosen for all of them. The best of few runs is
-partly luck, which raises it."""
+EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of the random configurations has the score 0 and the
+{ENDS[1]}th has 1, or those of all runs where no random ones are known. The sensitivity is that of Adkins et al. 2024
+(https://arxiv.org/abs/2412.07165): how much better an objective scores if its best configuration is chosen for each
+environment than if one is chosen for all of them. The best of few runs is partly luck, which raises it."""
 
 
 def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
@@ -75,9 +75,11 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     frame["score"] = frame["score"].fillna(frame.groupby("env")["score"].transform("min"))
     reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
     frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
-    # Runs that confirm the best must not change the scale by which these were chosen.
-    chosen_from = frame[~frame["is_random"] | (frame["seed"] == 0)].groupby("env")["score"]
-    frame["low"], frame["high"] = (frame["env"].map(chosen_from.quantile(end / 100)) for end in ENDS)
+    # Later runs, of the defaults or of the best, must not change the scale by which the best were chosen.
+    first = frame["is_random"] & (frame["seed"] == 0)
+    are_known = first.groupby(frame["env"]).transform("any")
+    scores = frame[first | ~are_known].groupby("env")["score"]
+    frame["low"], frame["high"] = (frame["env"].map(scores.quantile(end / 100)) for end in ENDS)
     frame["scaled"] = (frame["score"] - frame["low"]) / (frame["high"] - frame["low"])
     return frame
 
@@ -286,23 +288,26 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
     It is empty while fewer than two fresh seeds have been run everywhere.
     """
     fresh = frame[frame["is_random"] & (frame["seed"] > 0)]
-    rows, of_all = [], {}
+    rows, defaults, shared = [], {}, {}
     for candidate, settings in screened(frame).items():
         best = tuned(candidate, settings)
         own = fresh[fresh["label"] == fresh["env"].map(best)].pivot_table("scaled", "seed", "env").dropna()
-        shared = fresh[fresh["label"] == best["all"]].pivot_table("scaled", "seed", "env").dropna()
-        if min(len(own), len(shared)) < 2 or min(own.shape[1], shared.shape[1]) < settings.shape[1]:
+        of_all = fresh[fresh["label"] == best["all"]].pivot_table("scaled", "seed", "env").dropna()
+        if min(len(own), len(of_all)) < 2 or min(own.shape[1], of_all.shape[1]) < settings.shape[1]:
             return []
         default = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & (frame["changed"] == "")]
-        of_all[candidate.name] = shared.to_numpy()
+        if len(default):
+            defaults[candidate.name] = by_seed(default)
+        shared[candidate.name] = of_all.to_numpy()
         rows.append({
             "objective": candidate.name,
-            "default": estimate(by_seed(default)) if len(default) else "",
-            "one configuration for all": estimate(of_all[candidate.name]),
-            "the best of each environment": estimate(own.to_numpy()),
+            "default": estimate(defaults[candidate.name]) if len(default) else "",
+            "best configuration": estimate(shared[candidate.name]),
+            **({"best of each environment": estimate(own.to_numpy())} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
-    said = say_better("With one configuration for all", differences(of_all))
-    return [tables.markdown(pd.DataFrame(rows), None), said]
+    said = [say_better("With the best configuration", differences(shared))]
+    said += [say_better("With the defaults", differences(defaults))] if len(defaults) > 1 else []
+    return [tables.markdown(pd.DataFrame(rows), None), *said]
 
 
 def say_better(what: str, compared: Differences) -> str:
@@ -389,7 +394,7 @@ def run(options: argparse.Namespace) -> int:
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
     blocks, pictures = [EXPLAINED, list_ends(frame), count_failures(frame)], {}
-    if not frame["is_random"].all():
+    if (frame["changed"] != "").any():
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time
     if frame["is_random"].any():

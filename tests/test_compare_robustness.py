@@ -112,14 +112,14 @@ def test_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["robustness", "--from", str(tmp_path / "robustness.jsonl.gz"), "--pictures", str(pictures)]) == 0
     (tmp_path / "said").write_text(capsys.readouterr().out)
     said = text_of(tmp_path / "said")
-    # The 5th and 95th percentiles are about 0 and 103.
-    clipping = next(line for line in said.splitlines() if line.startswith("| clipping | 0.9"))
-    assert clipping.count("| 0.9") == 4 and clipping.endswith("| 0.00 |")
+    # The random configurations score 0 and 100, and the seeds of the others 100 to 104.
+    clipping = next(line for line in said.splitlines() if line.startswith("| clipping | 1.02"))
+    assert clipping.count("| 1.02") == 4 and clipping.endswith("| 0.00 |")
     # Three of eight settings have another step size; half of the others' seeds and environments are the same.
-    assert "| no limit | 0.9" in said and "ppo_unclipped learning_rate=lin_" in said
+    assert "| no limit | 1.02" in said and "ppo_unclipped learning_rate=lin_" in said
     assert "beyond noise: clipping is better than no limit." in said
     # Of the random ones, 24 of 32 score as the others: one alone has three quarters of that, four at least one of them.
-    assert re.search(r"\| clipping \| 32 \| 0.72 \| 0.96 \| 0.72 \([^|]*\) \| 0.96 \| 0.96 \| 0.96 \| 0.00 \|", said)
+    assert re.search(r"\| clipping \| 32 \| 0.75 \| 1.00 \| 0.75 \([^|]*\) \| 1.00 \| 1.00 \| 1.00 \| 0.00 \|", said)
     assert {*pictures.glob("*.png")} == {pictures / "one-at-a-time.png", pictures / "at-random.png"}
     assert (pictures / "at-random.svg").exists()
     of_random = [each for each in found if each["conditions"]["preset"] == "robustness-random"]
@@ -203,25 +203,32 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
         fresh = [{**each, "seed": seed, "name": f"{each['name']}-{seed}"} for each in made for seed in range(1, 6)]
         again = [each for each in fresh if each["label"] in (labels[lucky], labels[local])]
         found += made + [{**each, "score": level + each["seed"]} for each in again]
-    file = tmp_path / "random.jsonl.gz"
-    records.pack([each for each in found if not each["seed"]], file)
-    assert main(["robustness", "--from", str(file), "--confirm"]) == 0
+    chosen_from, file = tmp_path / "random.jsonl.gz", tmp_path / "all.jsonl.gz"
+    records.pack([each for each in found if not each["seed"]], chosen_from)
+    assert main(["robustness", "--from", str(chosen_from), "--confirm"]) == 0
     said = capsys.readouterr().out
     first, second = (shlex.split(line) for line in said.splitlines() if line.startswith("python -m"))
     chosen = [read_setting(candidate.setting(candidate.at_random[lucky])).label for candidate in (CLIPPING, PENALTY)]
     assert first[first.index("--envs") :] == ["--envs", "A-v0", "--algos", *chosen]
-    assert len(second[second.index("--algos") + 1 :]) == 4 and first[first.index("--seeds") + 1] == "6"
-    assert "one configuration for all" not in said
+    assert len(second[second.index("--algos") + 1 :]) == 4 and first[first.index("--seeds") + 1] == "7"
+    assert "With the best configuration" not in said
+    for candidate, level in ((CLIPPING, 30), (PENALTY, 90)):
+        found += runs("robustness", candidate, [candidate.default], lambda _, level=level: level, 5)
     records.pack(found, file)
     assert main(["robustness", "--from", str(file)]) == 0
     said = capsys.readouterr().out
-    assert "With one configuration for all, beyond noise: clipping is better than fixed KL." in said
-    # The first seed, which chose it, does not count: on average, the others have 63 and 23.
-    values = re.search(r"\| clipping +\| +\| (\d+\.\d\d) \(.*\n\| fixed KL +\| +\| (\d+\.\d\d) ", said)
-    assert values and float(values[1]) / float(values[2]) == pytest.approx(63 / 23, rel=0.01)
-    # What was chosen stays so: the fresh seeds leave the scale as it is.
-    before, after = scaled([each for each in found if not each["seed"]]), scaled(found)
-    again = after[after["seed"] == 0].set_index(["label", "env"])["scaled"]
+    assert "With the best configuration, beyond noise: clipping is better than fixed KL." in said
+    assert "With the defaults, beyond noise: fixed KL is better than clipping." in said
+    # The first seed, which chose it, does not count: on average, the others have 63 and 23, and the defaults 32 and 92.
+    pattern = r"\| {} +\| (\d+\.\d\d) \(.*?\) +\| (\d+\.\d\d) \(.*?\) +\| \d+\.\d\d \(.*\n"
+    values = re.search(pattern.format("clipping") + pattern.format("fixed KL"), said)
+    assert values and [float(each) for each in values.groups()] == pytest.approx(
+        np.array([32, 63, 92, 23]) * float(values[2]) / 63, rel=0.01
+    )
+    assert "the worst is" not in said  # There is no table of single changes.
+    # What was chosen stays so: the fresh seeds and the defaults leave the scale as it is.
+    before, after = scaled(records.unpack(chosen_from)[0]), scaled(found)
+    again = after[(after["seed"] == 0) & after["is_random"]].set_index(["label", "env"])["scaled"]
     assert again.to_dict() == before.set_index(["label", "env"])["scaled"].to_dict()
 
 
