@@ -303,6 +303,7 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
             "objective": candidate.name,
             "default": estimate(defaults[candidate.name]) if len(default) else "",
             "best configuration": estimate(shared[candidate.name]),
+            "which is": best["all"],
             **({"best of each environment": estimate(own.to_numpy())} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
     said = [say_better("With the best configuration", differences(shared))]
