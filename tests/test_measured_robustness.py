@@ -55,13 +55,17 @@ def test_the_page_has_the_tables_of_the_command(capsys: pytest.CaptureFixture[st
 
 def test_the_ranges(found: list[Record], page: str) -> None:
     rate, epochs, steps = VARIED.values()
-    clip, target, penalty, spo, _ = (candidate.values for candidate in CANDIDATES)
+    clips, targets, penalties, spo, _ = (candidate.values for candidate in CANDIDATES)
     assert (
         f"the same {SAMPLES} random configurations of the step size ({rate[0]} to {rate[-1]}), the epochs ({epochs[0]} "
         f"to {epochs[-1]}) and the steps of a rollout ({steps[0]} to {steps[-1]})."
     ) in page
-    assert f"from {clip[0]} to {clip[-1]}, d_targ of the adaptive KL penalty from {target[0]} to {target[-1]}," in page
-    assert f"and β of the fixed one from {penalty[0]} to {penalty[-1]}." in page and spo == clip
+    assert (
+        f"from {clips[0]} to {clips[-1]}, d_targ of the adaptive KL penalty from {targets[0]} to {targets[-1]}," in page
+    )
+    assert f"and β of the fixed one from {penalties[0]} to {penalties[-1]}." in page and spo == clips
+    clip, target, penalty, *_ = (candidate.default.coefficient for candidate in CANDIDATES)
+    assert f"Table 3 of the paper with ε = {clip}, d_targ = {target} and β = {penalty}." in page
     assert {run["timesteps"] for run in found if run["label"] != RANDOM} == {500_000} and "500,000 steps in" in page
 
 
