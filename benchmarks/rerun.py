@@ -117,7 +117,8 @@ def run(options: argparse.Namespace) -> int:
         runs = Parallel(options.jobs, return_as="generator")(delayed(again)(each.record) for each in drawn)
         for each, of_run in zip(drawn, runs, strict=True):
             found["drawn"].append({"file": each.file, **of_run})
-            print(of_run.get("error", ""), end="", flush=True)
+            if "error" in of_run:
+                print(of_run["error"], flush=True)
             if options.json is not None:  # Now, so that an interrupt does not lose it.
                 options.json.write_text(json.dumps(found, indent=1) + "\n")
     else:

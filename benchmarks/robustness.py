@@ -17,7 +17,16 @@ from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED, Candidate, Configuration
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import ALPHA, Difference, Differences, Estimate, differences, holm, interval
+from sb3_ppo_variants.compare.statistics import (
+    ALPHA,
+    Difference,
+    Differences,
+    Estimate,
+    differences,
+    holm,
+    interval,
+    p_values,
+)
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
@@ -29,7 +38,7 @@ BUDGETS = (4, 16, 32)
 FRESH = 6
 # Between these, runs are counted by the KL of their updates.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-# How often two objectives are exchanged in a test.
+# How often two objectives are exchanged in a test; often enough that p values near the level are on the right side.
 PERMUTATIONS = 99_999
 DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
 beyond noise."""
@@ -76,7 +85,7 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
     frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
     # Later runs, of the defaults or of the best, must not change the scale by which the best were chosen.
-    first = frame["is_random"] & (frame["seed"] == 0)
+    first = is_of_search(frame)
     are_known = first.groupby(frame["env"]).transform("any")
     scores = frame[first | ~are_known].groupby("env")["score"]
     frame["low"], frame["high"] = (frame["env"].map(scores.quantile(end / 100)) for end in ENDS)
@@ -84,8 +93,13 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     return frame
 
 
+def is_of_search(frame: pd.DataFrame) -> pd.Series:
+    """Whether each run is of a random configuration with the first seed, from which the best are chosen."""
+    return frame["is_random"] & (frame["seed"] == 0)
+
+
 def median_kl(record: Record) -> float:
-    """Return the median KL(old || new) of the updates of a run, NaN if it has none."""
+    """Return the median KL(old || new) of a run's updates, averaged over each hundredth of it; NaN if there is none."""
     logged = [kl for kl in record.get("training", {}).get("kl", []) if kl is not None]
     return float(np.median(logged)) if logged else np.nan
 
@@ -95,6 +109,11 @@ def list_ends(frame: pd.DataFrame) -> str:
     ends = frame.groupby("env")[["low", "high"]].first()
     named = ", ".join(f"{low:,.0f} and {high:,.0f} in {env}" for env, low, high in ends.itertuples())
     return f"The scores 0 and 1 are returns of {named}."
+
+
+def say_cost(found: list[Record]) -> str:
+    """Say how long the runs took."""
+    return f"The runs took {sum(each.get('cpu_seconds') or 0 for each in found) / 3600:.1f} core hours."
 
 
 def count_failures(frame: pd.DataFrame) -> str:
@@ -171,7 +190,7 @@ def screened(frame: pd.DataFrame) -> dict[Candidate, pd.DataFrame]:
 
     Rows have the numbers of their configurations, which are the same for all candidates, and environments have columns.
     """
-    first = frame[frame["is_random"] & (frame["seed"] == 0)]
+    first = frame[is_of_search(frame)]
     return {
         candidate: found.pivot_table("scaled", "value", "env").dropna()
         for candidate in CANDIDATES
@@ -199,18 +218,20 @@ def at_random(frame: pd.DataFrame) -> list[str]:
 
 
 def by_size(frame: pd.DataFrame) -> list[str]:
-    """Return a table of the updates' KL of each candidate, and one of the scores of runs with updates of some size."""
-    first = frame[frame["is_random"] & (frame["seed"] == 0)]
+    """Return a table of the updates' KL of each candidate, and one of the scores and numbers of runs by that size."""
+    first = frame[is_of_search(frame)]
     quartiles = first.groupby("candidate")["kl"].quantile([0.25, 0.5, 0.75]).map("{:.2g}".format).unstack()
-    quartiles = quartiles.loc[[candidate.name for candidate in screened(frame)]]
+    candidates = [candidate.name for candidate in screened(frame)]
+    quartiles = quartiles.loc[candidates]
     quartiles.columns = ["lower quartile", "median KL of an update", "upper quartile"]
     ends = [-np.inf, *SIZES, np.inf]
     names = [f"below {SIZES[0]:g}", *(f"{low:g} to {high:g}" for low, high in pairwise(SIZES)), f"above {SIZES[-1]:g}"]
-    groups = first.groupby(pd.cut(first["kl"], ends, labels=names), observed=True)["scaled"]
+    sizes = pd.cut(first["kl"], ends, labels=names)
+    groups = first.groupby(sizes, observed=True)["scaled"]
     rows = pd.DataFrame({
-        "runs": groups.size(),
         "mean score": groups.apply(lambda scores: estimate(scores.to_numpy()[:, None])),
-    })  # fmt: skip
+        "runs": groups.size(),
+    }).join(pd.crosstab(sizes, first["candidate"]).reindex(columns=candidates, fill_value=0))  # fmt: skip
     return [tables.markdown(quartiles, "objective"), tables.markdown(rows, "median KL of an update")]
 
 
@@ -307,7 +328,13 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
             **({"best of each environment": estimate(own.to_numpy())} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
     said = [say_better("With the best configuration", differences(shared))]
-    said += [say_better("With the defaults", differences(defaults))] if len(defaults) > 1 else []
+    if len(defaults) == len(shared):
+        p = holm(p_values([(shared[name], defaults[name]) for name in shared]))
+        apart = [name for name, corrected in zip(shared, p, strict=True) if corrected <= ALPHA]
+        said += [
+            say_better("With the defaults", differences(defaults)),
+            f"The best configuration differs from the default beyond noise: {', '.join(apart) or 'of no objective'}.",
+        ]
     return [tables.markdown(pd.DataFrame(rows), None), *said]
 
 
@@ -318,7 +345,7 @@ def say_better(what: str, compared: Differences) -> str:
     :param compared: the differences of each pair, in both orders
     """
     better = [
-        f"{one} is better than {other}"
+        f"{one} is better than {other} (p = {difference.p:.2g})"
         for (one, other), difference in compared.items()
         if difference.is_beyond_noise and difference.estimate.value > 0
     ]
@@ -362,7 +389,7 @@ def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
             share.step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate.name)
             tried = range(1, len(means) + 1)
             best.plot(tried, [best_of(means, each) for each in tried], color=color)
-            own = frame[(frame["candidate"] == candidate.name) & frame["is_random"] & (frame["seed"] == 0)]
+            own = frame[(frame["candidate"] == candidate.name) & is_of_search(frame)]
             size.plot(own["kl"], own["scaled"], ".", color=color)
         size.set_xscale("log")
         for axes, x, y in (
@@ -394,7 +421,7 @@ def run(options: argparse.Namespace) -> int:
     frame = scaled(found)
     if frame.empty:
         raise ArgumentError("there are no finished runs of --preset robustness or robustness-random in these records")
-    blocks, pictures = [EXPLAINED, list_ends(frame), count_failures(frame)], {}
+    blocks, pictures = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)], {}
     if (frame["changed"] != "").any():
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time

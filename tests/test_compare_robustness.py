@@ -117,7 +117,7 @@ def test_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert clipping.count("| 1.02") == 4 and clipping.endswith("| 0.00 |")
     # Three of eight settings have another step size; half of the others' seeds and environments are the same.
     assert "| no limit | 1.02" in said and "ppo_unclipped learning_rate=lin_" in said
-    assert "beyond noise: clipping is better than no limit." in said
+    assert "beyond noise: clipping is better than no limit (p = " in said
     # Of the random ones, 24 of 32 score as the others: one alone has three quarters of that, four at least one of them.
     assert re.search(r"\| clipping \| 32 \| 0.75 \| 1.00 \| 0.75 \([^|]*\) \| 1.00 \| 1.00 \| 1.00 \| 0.00 \|", said)
     assert {*pictures.glob("*.png")} == {pictures / "one-at-a-time.png", pictures / "at-random.png"}
@@ -185,7 +185,7 @@ def test_scores_by_the_size_of_updates(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
     said = re.sub(" +", " ", capsys.readouterr().out)
     assert "| clipping | 0.02 | 0.02 | 0.02 |" in said and "| no limit | 2 | 2 | 2 |" in said
-    assert "| 0.01 to 0.03 | 4 | 1.00 |" in said and "| above 1 | 2 | 0.00 |" in said
+    assert "| 0.01 to 0.03 | 1.00 | 4 | 4 | 0 |" in said and "| above 1 | 0.00 | 2 | 0 | 2 |" in said
     assert "| 0.03 to 0.1 |" not in said
 
 
@@ -217,8 +217,9 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     records.pack(found, file)
     assert main(["robustness", "--from", str(file)]) == 0
     said = capsys.readouterr().out
-    assert "With the best configuration, beyond noise: clipping is better than fixed KL." in said
-    assert "With the defaults, beyond noise: fixed KL is better than clipping." in said
+    assert "With the best configuration, beyond noise: clipping is better than fixed KL (p = " in said
+    assert "With the defaults, beyond noise: fixed KL is better than clipping (p = " in said
+    assert "The best configuration differs from the default beyond noise: clipping, fixed KL." in said
     # The first seed, which chose it, does not count: on average, the others have 63 and 23, and the defaults 32 and 92.
     pattern = r"\| {} +\| (\d+\.\d\d) \(.*?\) +\| (\d+\.\d\d) \(.*?\) +\| ppo_.*\n"
     values = re.search(pattern.format("clipping") + pattern.format("fixed KL"), said)
