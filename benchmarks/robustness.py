@@ -217,6 +217,16 @@ def at_random(frame: pd.DataFrame) -> list[str]:
     return [tables.markdown(pd.DataFrame(rows), None), said]
 
 
+def in_each_environment(frame: pd.DataFrame) -> list[str]:
+    """Return a table of what random configurations score in each environment, and say what differs beyond noise."""
+    means, said = {}, []
+    for env, runs in frame.groupby("env"):
+        of_all = {candidate.name: settings[env] for candidate, settings in screened(runs).items()}
+        means[env] = {name: estimate(scores.to_numpy()[:, None]) for name, scores in of_all.items()}
+        said.append(say_better(f"With a random configuration in {env}", compare_configurations(of_all)))
+    return [tables.markdown(pd.DataFrame(means), "objective"), *said] if len(means) > 1 else []
+
+
 def by_size(frame: pd.DataFrame) -> list[str]:
     """Return a table of the updates' KL of each candidate, and one of the scores and numbers of runs by that size."""
     first = frame[is_of_search(frame)]
@@ -227,11 +237,14 @@ def by_size(frame: pd.DataFrame) -> list[str]:
     ends = [-np.inf, *SIZES, np.inf]
     names = [f"below {SIZES[0]:g}", *(f"{low:g} to {high:g}" for low, high in pairwise(SIZES)), f"above {SIZES[-1]:g}"]
     sizes = pd.cut(first["kl"], ends, labels=names)
-    groups = first.groupby(sizes, observed=True)["scaled"]
-    rows = pd.DataFrame({
-        "mean score": groups.apply(lambda scores: estimate(scores.to_numpy()[:, None])),
-        "runs": groups.size(),
-    }).join(pd.crosstab(sizes, first["candidate"]).reindex(columns=candidates, fill_value=0))  # fmt: skip
+    means = {
+        f"mean score in {env}": runs.groupby(sizes, observed=True)["scaled"].apply(
+            lambda scores: estimate(scores.to_numpy()[:, None])
+        )
+        for env, runs in first.groupby("env")
+    }
+    counts = pd.crosstab(sizes, first["candidate"]).reindex(columns=candidates)
+    rows = pd.DataFrame({**means, "runs": counts.sum(axis="columns"), **counts}, counts.index)
     return [tables.markdown(quartiles, "objective"), tables.markdown(rows, "median KL of an update")]
 
 
@@ -285,55 +298,76 @@ def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.nda
     return found, 2 * stdtr(freedom, -np.abs(found) * np.sqrt(freedom / (1 - found**2)))
 
 
-def tuned(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
-    """Return the labels of the best configurations in each environment and, as ``"all"``, in the mean of all."""
-    numbers = pd.concat([settings.idxmax(), pd.Series({"all": settings.mean(axis="columns").idxmax()})])
-    return numbers.map(lambda number: label_of(candidate, candidate.at_random[int(number)]))
+def best_in_each(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
+    """Return the labels of the best configurations, one for each environment."""
+    return settings.idxmax().map(lambda number: label_of(candidate, candidate.at_random[int(number)]))
+
+
+def best_in_all(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
+    """Return the label of the configuration with the best mean, the same for each environment."""
+    number = settings.mean(axis="columns").idxmax()
+    return pd.Series(label_of(candidate, candidate.at_random[int(number)]), settings.columns)
 
 
 def list_confirmations(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
     """Return the commands that run the best random configurations again, with seeds that did not choose them."""
-    best = [tuned(candidate, settings) for candidate, settings in screened(frame).items()]
+    chosen = [choose(*each) for each in screened(frame).items() for choose in (best_in_each, best_in_all)]
     command = ["python", "-m", "sb3_ppo_variants", "compare", "--preset", "robustness-random"]
     command += ["--seeds", str(1 + FRESH), "--from", *map(str, files), "--out", "runs/robustness"]
-    commands = []
-    for env in sorted(frame["env"].unique()):
-        labels = dict.fromkeys(label for of_candidate in best for label in of_candidate[[env, "all"]])
-        commands.append(shlex.join([*command, "--envs", env, "--algos", *labels]))
-    return commands
+    return [
+        shlex.join([*command, "--envs", env, "--algos", *dict.fromkeys(labels[env] for labels in chosen)])
+        for env in sorted(frame["env"].unique())
+    ]
+
+
+def fresh_scores(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+    """Return what configurations score with the seeds that did not choose them, shape (seeds, environments).
+
+    :param labels: a configuration for each environment
+    """
+    fresh = frame[frame["is_random"] & (frame["seed"] > 0) & (frame["label"] == frame["env"].map(labels))]
+    return fresh.pivot_table("scaled", "seed", "env").reindex(columns=labels.index).dropna().to_numpy()
 
 
 def confirmed(frame: pd.DataFrame) -> list[str]:
+    """Return tables of the defaults and the best random configurations, for each environment and for all of them."""
+    blocks = [block for env, runs in frame.groupby("env") for block in confirmed_in(f"in {env}", runs)]
+    return blocks + (confirmed_in("in all environments", frame) if frame["env"].nunique() > 1 else [])
+
+
+def confirmed_in(where: str, frame: pd.DataFrame) -> list[str]:
     """Return a table of the defaults and the best random configurations, these with fresh seeds, and what differs.
 
-    It is empty while fewer than two fresh seeds have been run everywhere.
+    It is empty while fewer than two fresh seeds of the configurations that are the best in all environments, or in each
+    of them, have been run.
+
+    :param where: the environments in words
     """
-    fresh = frame[frame["is_random"] & (frame["seed"] > 0)]
     rows, defaults, shared = [], {}, {}
     for candidate, settings in screened(frame).items():
-        best = tuned(candidate, settings)
-        own = fresh[fresh["label"] == fresh["env"].map(best)].pivot_table("scaled", "seed", "env").dropna()
-        of_all = fresh[fresh["label"] == best["all"]].pivot_table("scaled", "seed", "env").dropna()
-        if min(len(own), len(of_all)) < 2 or min(own.shape[1], of_all.shape[1]) < settings.shape[1]:
+        best = best_in_all(candidate, settings)
+        in_all, in_each = (fresh_scores(frame, labels) for labels in (best, best_in_each(candidate, settings)))
+        if min(len(in_all), len(in_each)) < 2:
             return []
         default = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & (frame["changed"] == "")]
-        if len(default):
+        if default["env"].nunique() == settings.shape[1]:
             defaults[candidate.name] = by_seed(default)
-        shared[candidate.name] = of_all.to_numpy()
+        shared[candidate.name] = in_all
         rows.append({
             "objective": candidate.name,
-            "default": estimate(defaults[candidate.name]) if len(default) else "",
-            "best configuration": estimate(shared[candidate.name]),
-            "which is": best["all"],
-            **({"best of each environment": estimate(own.to_numpy())} if settings.shape[1] > 1 else {}),
+            "default": estimate(defaults[candidate.name]) if candidate.name in defaults else "",
+            "best configuration": estimate(in_all),
+            "which is": best.iloc[0],
+            **({"best of each environment": estimate(in_each)} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
-    said = [say_better("With the best configuration", differences(shared))]
+    said = [say_better(f"With the best configuration {where}", differences(shared))]
     if len(defaults) == len(shared):
         p = holm(p_values([(shared[name], defaults[name]) for name in shared]))
         apart = [name for name, corrected in zip(shared, p, strict=True) if corrected <= ALPHA]
         said += [
-            say_better("With the defaults", differences(defaults)),
-            f"The best configuration differs from the default beyond noise: {', '.join(apart) or 'of no objective'}.",
+            say_better(f"With the defaults {where}", differences(defaults)),
+            f"The best configuration {where} differs from the default beyond noise: "
+            f"{', '.join(apart) or 'of no objective'}.",
         ]
     return [tables.markdown(pd.DataFrame(rows), None), *said]
 
@@ -381,25 +415,26 @@ def draw_one_at_a_time(frame: pd.DataFrame, file: Path) -> None:
 
 
 def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
-    """Draw what the random configurations score, what the best of some do, and scores by the size of updates."""
-    with drawing(file, 1, 3, (11.0, 3.4)) as grid:
-        share, best, size = grid[0]
-        for (candidate, settings), color in zip(screened(frame).items(), COLORS, strict=False):
-            means = np.sort(settings.mean(axis="columns").to_numpy())
-            share.step(means, 1 - np.arange(len(means)) / len(means), color=color, label=candidate.name)
-            tried = range(1, len(means) + 1)
-            best.plot(tried, [best_of(means, each) for each in tried], color=color)
-            own = frame[(frame["candidate"] == candidate.name) & is_of_search(frame)]
-            size.plot(own["kl"], own["scaled"], ".", color=color)
-        size.set_xscale("log")
-        for axes, x, y in (
-            (share, "score", "share of configurations with more"),
-            (best, "configurations tried", "score of the best"),
-            (size, "median KL of an update", "score"),
-        ):
-            axes.set_xlabel(x)
-            axes.set_ylabel(y)
-            axes.grid(alpha=0.3)
+    """Draw scores of random configurations, of the best of some, and by the size of updates, for each environment."""
+    envs = sorted(frame["env"].unique())
+    names = ("share of configurations with more", "score of the best", "score")
+    with drawing(file, len(envs), len(names), (11.0, 0.8 + 2.6 * len(envs))) as grid:
+        for (share, best, size), env in zip(grid, envs, strict=True):
+            runs = frame[frame["env"] == env]
+            for (candidate, settings), color in zip(screened(runs).items(), COLORS, strict=False):
+                scores = np.sort(settings[env].to_numpy())
+                share.step(scores, 1 - np.arange(len(scores)) / len(scores), color=color, label=candidate.name)
+                tried = range(1, len(scores) + 1)
+                best.plot(tried, [best_of(scores, each) for each in tried], color=color)
+                own = runs[(runs["candidate"] == candidate.name) & is_of_search(runs)]
+                size.plot(own["kl"], own["scaled"], ".", color=color)
+            for axes, name in zip((share, best, size), names, strict=True):
+                axes.set_ylabel(name)
+                axes.grid(alpha=0.3)
+            share.set_title(env)
+            size.set_xscale("log")
+        for axes, name in zip(grid[-1], ("score", "configurations tried", "median KL of an update"), strict=True):
+            axes.set_xlabel(name)
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
@@ -426,7 +461,8 @@ def run(options: argparse.Namespace) -> int:
         blocks += one_at_a_time(frame)
         pictures["one-at-a-time.png"] = draw_one_at_a_time
     if frame["is_random"].any():
-        blocks += [*at_random(frame), *by_size(frame), *correlate(frame), *confirmed(frame)]
+        blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame)]
+        blocks += confirmed(frame)
         pictures["at-random.png"] = draw_at_random
     blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))
