@@ -73,7 +73,7 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
 		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." -m "not slow or remade" \
 		tests/test_native.py tests/test_native_gsde.py tests/test_native_threads.py tests/test_batch.py tests/test_convolutions.py \
-		tests/test_field_objectives.py tests/test_normalized.py \
+		tests/test_field_objectives.py tests/test_trust_region.py tests/test_normalized.py \
 		tests/test_asymmetric.py tests/test_fast_distributions.py tests/test_fast_hybrid.py tests/test_fast_moving.py tests/test_fast_rollout.py \
 		tests/test_fast_update.py tests/test_remade.py
 

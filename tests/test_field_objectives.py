@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import astuple, fields
-from math import exp, inf, log, nan
+from math import inf, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from helpers import (
 )
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Batch, Objective, PPOCustom, SeparateUpdates, check_gradient
-from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
     CISPO,
     DPO,
@@ -50,7 +49,6 @@ from sb3_ppo_variants.objectives import (
     TrulyPPO,
     has_term,
 )
-from sb3_ppo_variants.objectives.trust_region import line_of_gaussian, line_of_outcomes, line_through, range_of_ratio
 from sb3_ppo_variants.stops import RatioDeviation
 
 RATIO = [0.5, 1.0, 1.5, 2.0]
@@ -384,146 +382,3 @@ def test_saved_with_the_model(objective: Any) -> None:
     loaded = PPOCustom.load(save(model), env=model.get_env())
     assert loaded.objective == model.objective and type(loaded.objective) is type(objective)
     loaded.learn(32, reset_num_timesteps=False)
-
-
-# The range of TRGPPO. A policy of four actions gives each a probability of 1/4. With w = 0.2, the drawn one gets
-# 0.2 + 0.8 / 4 = 0.4 and the others 0.2: r = 1.6 and KL = -log(1.6) / 4 - 3/4 log(0.8). With w = -0.2, it gets 0.1 and
-# the others 0.3: r = 0.4 and KL = -log(0.4) / 4 - 3/4 log(1.2). With both dimensions of a policy with two, r is squared
-# and the KL doubled.
-OF_UPPER, OF_LOWER = -log(1.6) / 4 - 0.75 * log(0.8), -log(0.4) / 4 - 0.75 * log(1.2)
-UNIFORM = np.zeros((1, 4))
-# A Gaussian, and an action two standard deviations above its mean. With w = 0.2, the mean moves by 0.4 deviations and
-# the variance to 0.8 * 1.8 = 1.44: r = exp(2 - 1.6^2 / 2.88) / 1.2, KL = log 1.2 + (1 + 0.4^2) / 2.88 - 1/2. With
-# w = -0.2, it moves by -0.4 and to 1.2 * 0.2 = 0.24: r = exp(2 - 2.4^2 / 0.48) / sqrt(0.24), which is the lower end.
-GAUSSIAN = (np.array([[1.0]]), np.array([[0.5]]))
-RANGES: dict[str, tuple[Any, list[float], float, float, float | None, float | None]] = {
-    "categorical, upper": ((UNIFORM,), [2], log(0.25), OF_UPPER, None, 1.6),
-    "categorical, lower": ((UNIFORM,), [2], log(0.25), OF_LOWER, 0.4, None),
-    "two categories, upper": ((UNIFORM, UNIFORM), [1, 3], log(1 / 16), 2 * OF_UPPER, None, 1.6**2),
-    "two categories, lower": ((UNIFORM, UNIFORM), [1, 3], log(1 / 16), 2 * OF_LOWER, 0.4**2, None),
-    # p = 1/2 becomes 0.6, or 0.4.
-    "Bernoulli": ((np.zeros((1, 2)),), [1, 0], log(0.25), -log(0.6 * 0.4 * 4), (0.4 * 2) ** 2, (0.6 * 2) ** 2),
-    "a single coin": ((np.zeros((1, 1)),), [1], log(0.5), -log(0.6 * 0.4 * 4) / 2, 0.4 * 2, 0.6 * 2),
-    "Gaussian, upper": (
-        GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(1.2) + 1.16 / 2.88 - 0.5,
-        None, exp(2 - 2.56 / 2.88) / 1.2,
-    ),
-    "Gaussian, lower": (
-        GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(0.24) / 2 + 1.16 / 0.48 - 0.5,
-        exp(2 - 5.76 / 0.48) / 0.24**0.5, None,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RANGES)
-def test_the_range_by_hand(name: str) -> None:
-    """At both ends of the range the slope of r A ends."""
-    old, action, old_log_prob, delta, low, high = RANGES[name]
-    objective = TRGPPO(clip_range=0.01, delta=delta)
-    for end, advantage, outwards in ((low, -1.0, -1e-6), (high, 1.0, 1e-6)):
-        for side in () if end is None else (-outwards, outwards):
-            given = {"old_parameters": old, "actions": np.array([action]), "old_log_prob": np.array([old_log_prob])}
-            assert end is not None
-            batch: Batch[np.ndarray] = Batch(np.array([end + side]), np.array([advantage]), **given)
-            assert (objective.gradient(batch).d_log_ratio.item() == 0) == (side == outwards)
-
-
-def drawn(space: str, n: int = 40) -> tuple[Any, tuple[th.Tensor, ...], th.Tensor, th.Tensor]:
-    """Return a distribution of SB3, its parameters, actions and their log-probabilities."""
-    model = small(PPOCustom, noise_envs(ACTION_SPACES[space]), objective=SPO(), seed=1)
-    with th.no_grad():
-        for parameter in model.policy.action_net.parameters():
-            parameter.copy_(th.randn_like(parameter))
-    distribution = model.policy.get_distribution(th.randn(n, 3))
-    actions = distribution.get_actions()
-    parameters = divergences_of(distribution).parameters(distribution)
-    return distribution, parameters, actions.detach(), distribution.log_prob(actions).detach()
-
-
-def test_the_range_of_a_trust_region_of_size_0() -> None:
-    """Only the old policy itself has a KL of 0, and with it the ratio is 1."""
-    for line in (line_of_gaussian(np.array([[0.0], [1.0], [9.0]])), line_of_outcomes(np.array([[0.2], [0.5], [0.9]]))):
-        with np.errstate(all="raise"):
-            least, greatest = range_of_ratio(line, line_of_gaussian(np.ones((1, 1))).default_delta(0.0))
-        assert least.tolist() == greatest.tolist() == [1.0, 1.0, 1.0]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_no_policy_within_the_trust_region_leaves_the_range(space: str) -> None:
-    """Random policies whose KL is just below delta are within the range, and one of many comes near each end."""
-    distribution, old, actions, old_log_prob = drawn(space)
-    old = tuple(array.detach().double() for array in old)
-    delta = 0.05
-    line = line_through(tuple(array.numpy() for array in old), actions.numpy(), old_log_prob.numpy())
-    low, high = range_of_ratio(line, delta)
-    generator = th.Generator().manual_seed(0)
-    nearest = np.zeros((2, len(low)))
-    divergence = divergences_of(distribution).kl
-    for _ in range(300):
-        directions = [th.randn(array.shape, generator=generator, dtype=th.float64) for array in old]
-
-        def moved(size: th.Tensor, directions: Any = directions) -> tuple[th.Tensor, ...]:
-            if space == "Box":
-                (mean, std), (of_mean, of_std) = old, directions
-                return mean + size[:, None] * std * of_mean, std * th.exp(size[:, None] * of_std)
-            return tuple(array + size[:, None] * of for array, of in zip(old, directions, strict=True))
-
-        least, most = th.zeros(len(low), dtype=th.float64), th.full((len(low),), 3.0, dtype=th.float64)
-        for _ in range(12):
-            middle = (least + most) / 2
-            inside = divergence(old, moved(middle)) < delta
-            least, most = th.where(inside, middle, least), th.where(inside, most, middle)
-        ratio = np.exp(log_prob_of(space, moved(least), actions) - log_prob_of(space, old, actions))
-        assert (ratio >= low * (1 - 1e-9)).all() and (ratio <= high * (1 + 1e-9)).all()
-        nearest = np.maximum(nearest, [np.log(ratio) / np.log(low), np.log(ratio) / np.log(high)])
-    assert np.median(nearest) > 0.8 and nearest.max() > 0.95
-
-
-def log_prob_of(space: str, parameters: tuple[th.Tensor, ...], actions: th.Tensor) -> np.ndarray:
-    """Return log pi(a|s) with PyTorch's distributions."""
-    if space == "Box":
-        mean, std = parameters
-        return th.distributions.Normal(mean, std).log_prob(actions).sum(dim=1).numpy()
-    if space == "MultiBinary":
-        return th.distributions.Bernoulli(logits=parameters[0]).log_prob(actions.double()).sum(dim=1).numpy()
-    columns = actions.reshape(len(actions), -1).T
-    each = [th.distributions.Categorical(logits=p).log_prob(a) for p, a in zip(parameters, columns, strict=True)]
-    return th.stack(each).sum(dim=0).numpy()
-
-
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_the_gradient_of_trust_region_guided_clipping(space: str) -> None:
-    _, old, actions, old_log_prob = drawn(space, 200)
-    generator = np.random.default_rng(0)
-    log_ratio, advantages = generator.normal(size=(2, 200)) * [[0.3], [1.0]]
-    of_old: dict[str, Any] = {"old_log_prob": old_log_prob, "actions": actions}
-    variable = th.from_numpy(log_ratio).requires_grad_()
-    tensors: Batch[th.Tensor] = Batch(variable.exp(), th.from_numpy(advantages), old_parameters=old, **of_old)
-    loss = TRGPPO().loss(tensors)
-    loss.backward()
-    arrays: dict[str, Any] = {name: array.numpy() for name, array in of_old.items()}
-    parameters = tuple(array.detach().numpy() for array in old)
-    found = TRGPPO().gradient(Batch(np.exp(log_ratio), advantages, old_parameters=parameters, **arrays))
-    assert found.losses.mean() == pytest.approx(loss.item())
-    assert variable.grad is not None and 0 < (variable.grad == 0).sum() < 200
-    np.testing.assert_allclose(found.d_log_ratio, variable.grad.numpy(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_the_range_of_squashed_actions_is_not_known(fast: bool) -> None:
-    squashed = {"policy_kwargs": {"squash_output": True}, "use_sde": True}
-    with pytest.raises(ArgumentError, match=r"^objective: TRGPPO does not know the distribution of these actions"):
-        small(PPOCustom, objective=TRGPPO(), fast=fast, **squashed).learn(32)
-    small(PPOCustom, objective=TRGPPO(), fast=fast, use_sde=True).learn(32)
-
-
-class OneEnd(TRGPPO):
-    def per_sample(self, rollout: Any) -> Any:
-        return super().per_sample(rollout)[:, :1]
-
-
-@pytest.mark.usefixtures("natively")
-def test_the_library_reads_no_numbers_that_are_not_there() -> None:
-    with pytest.raises(ValueError, match=r"per_sample: .* of shape \(32, 1\); the library takes .* of \(32, 2\)"):
-        update(collect(small(PPOCustom, objective=OneEnd(), fast=False)), True)
