@@ -343,12 +343,15 @@ def confirmed_in(where: str, frame: pd.DataFrame) -> list[str]:
 
     :param where: the environments in words
     """
-    rows, defaults, shared = [], {}, {}
+    rows, defaults, shared, own = [], {}, {}, {}
     for candidate, settings in screened(frame).items():
-        best = best_in_all(candidate, settings)
-        in_all, in_each = (fresh_scores(frame, labels) for labels in (best, best_in_each(candidate, settings)))
+        best, best_of_each = best_in_all(candidate, settings), best_in_each(candidate, settings)
+        in_all, in_each = (fresh_scores(frame, labels) for labels in (best, best_of_each))
         if min(len(in_all), len(in_each)) < 2:
             return []
+        # Where both are the same configuration, so are its runs, and there is nothing to compare.
+        if (differ := (best != best_of_each).to_numpy()).any():
+            own[candidate.name] = in_each[:, differ], in_all[:, differ]
         default = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & (frame["changed"] == "")]
         if default["env"].nunique() == settings.shape[1]:
             defaults[candidate.name] = by_seed(default)
@@ -361,15 +364,24 @@ def confirmed_in(where: str, frame: pd.DataFrame) -> list[str]:
             **({"best of each environment": estimate(in_each)} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
     said = [say_better(f"With the best configuration {where}", differences(shared))]
+    if own:
+        said.append(say_apart(f"The best configuration {where} differs from the best of each environment", own))
     if len(defaults) == len(shared):
-        p = holm(p_values([(shared[name], defaults[name]) for name in shared]))
-        apart = [name for name, corrected in zip(shared, p, strict=True) if corrected <= ALPHA]
-        said += [
-            say_better(f"With the defaults {where}", differences(defaults)),
-            f"The best configuration {where} differs from the default beyond noise: "
-            f"{', '.join(apart) or 'of no objective'}.",
-        ]
+        pairs = {name: (shared[name], defaults[name]) for name in shared}
+        said.append(say_better(f"With the defaults {where}", differences(defaults)))
+        said.append(say_apart(f"The best configuration {where} differs from the default", pairs))
     return [tables.markdown(pd.DataFrame(rows), None), *said]
+
+
+def say_apart(what: str, pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Say for which candidates two sets of scores differ beyond noise.
+
+    :param what: the first words
+    :param pairs: the scores of each candidate, both of shape (seeds, environments)
+    """
+    corrected = holm(p_values(list(pairs.values())))
+    apart = [f"{name} (p = {p:.2g})" for name, p in zip(pairs, corrected, strict=True) if p <= ALPHA]
+    return f"{what} beyond noise: {', '.join(apart) or 'of no objective'}."
 
 
 def say_better(what: str, compared: Differences) -> str:
