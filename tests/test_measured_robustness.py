@@ -71,7 +71,7 @@ def better(differences: statistics.Differences) -> Pairs:
 def test_the_page_has_the_tables_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["robustness", "--from", str(FILE)]) == 0
     tables = re.findall(r"(?:^\|.*\n)+", capsys.readouterr().out, re.MULTILINE)
-    assert tables == re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE) and len(tables) == 7
+    assert tables == re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE) and len(tables) == 8
     assert not HAS_PICTURES or (PAGE.parent / "robustness" / "at-random.png").exists()
 
 
@@ -160,19 +160,30 @@ def fresh(measured: pd.DataFrame, scores: dict[str, Means]) -> dict[str, tuple[A
     for env in ENVS:
         runs = measured[measured["env"] == env]
         again, defaults = runs[runs["is_random"] & (runs["seed"] > 0)], runs[~runs["is_random"]]
-        assert {*again["seed"]} == {*range(1, 7)}
-        for name, of_random in scores[env].items():
-            assert {*again[again["candidate"] == name]["value"]} == {of_random.idxmax()}
-        best, by_default = ({name: of(each, name) for name in NAMES} for each in (again, defaults))
-        found[env] = best, by_default
-        assert [{len(array) for array in each.values()} for each in found[env]] == [{6}, {6}]
-        assert {*defaults["changed"]} == {""}
+        assert {*again["seed"]} == {*range(1, 7)} and {*defaults["changed"]} == {""}
+        for name in NAMES:
+            of_random = [scores[where][name].idxmax() for where in (env, "mean")]
+            assert {*again[again["candidate"] == name]["value"]} == {*of_random}
+        best = {name: of(again, name, scores[env][name].idxmax()) for name in NAMES}
+        found[env] = best, {name: of(defaults, name) for name in NAMES}
     return found
 
 
-def of(runs: pd.DataFrame, name: str) -> np.ndarray:
-    """Return the scores of a candidate's runs, shape ``(seeds, 1)``."""
-    return runs[runs["candidate"] == name]["scaled"].to_numpy()[:, None]
+@pytest.fixture(scope="module")
+def shared(measured: pd.DataFrame, scores: dict[str, Means]) -> Arrays:
+    """What the configuration with the best mean of both environments scores with fresh seeds."""
+    again = measured[measured["is_random"] & (measured["seed"] > 0)]
+    best = {name: of_random.idxmax() for name, of_random in scores["mean"].items()}
+    return {
+        name: np.hstack([of(again[again["env"] == env], name, value) for env in ENVS]) for name, value in best.items()
+    }
+
+
+def of(runs: pd.DataFrame, name: str, value: float | None = None) -> np.ndarray:
+    """Return the scores of a candidate's runs, or of those with one random configuration, shape ``(6, 1)``."""
+    runs = runs[(runs["candidate"] == name) & ((runs["value"] == value) | (value is None))].sort_values("seed")
+    assert len(runs) == 6
+    return runs["scaled"].to_numpy()[:, None]
 
 
 @pytest.mark.parametrize("env", ENVS)
@@ -215,6 +226,51 @@ def test_what_is_said_of_fresh_seeds(
         "With the best configurations, no two objectives differ either. With the defaults, clipping and the fixed KL",
         "That is more than the default for all objectives, but none of the five differs from its default beyond noise.",
         "With the best configurations and with the defaults, all four limits are better than none, and no two of them",
+    ):
+        assert sentence in page
+
+
+def test_one_configuration_for_both_environments(
+    fresh: dict[str, tuple[Arrays, Arrays]], shared: Arrays, scores: dict[str, Means], page: str
+) -> None:
+    own, defaults = ({name: np.hstack([fresh[env][i][name] for env in ENVS]) for name in NAMES} for i in (0, 1))
+    # The best configuration of HalfCheetah is that of both, so only the runs of Swimmer can differ.
+    for name in NAMES:
+        assert scores["mean"][name].idxmax() == scores[CHEETAH][name].idxmax()
+        assert (shared[name][:, 0] == own[name][:, 0]).all()
+    gain = {name: own[name].mean() - shared[name].mean() for name in NAMES}
+    least, most = (choose(gain, key=lambda name: gain[name]) for choose in (min, max))
+    assert (least, most) == (UNLIMITED, ADAPTIVE)
+    assert f"scores {gain[least]:.2f} (no limit) to {gain[most]:.2f} (adaptive KL) more than the one for both." in page
+    in_search = [
+        np.mean([scores[env][name].max() for env in ENVS]) - scores["mean"][name].max() for name in NAMES
+    ]  # fmt: skip
+    assert f"without the luck of the search, in which it was {min(in_search):.2f} to {max(in_search):.2f}." in page
+    for others, expected in (
+        ({name: array[:, 1:] for name, array in own.items()}, [ADAPTIVE, FIXED]),
+        (defaults, [FIXED]),
+    ):
+        pairs = [(shared[name][:, -array.shape[1] :], array) for name, array in others.items()]
+        p = statistics.holm(statistics.p_values(pairs))
+        assert [name for name, corrected in zip(others, p, strict=True) if corrected <= 0.05] == expected
+    assert shared[FIXED].mean() < defaults[FIXED].mean()
+    in_swimmer = [shared[name][:, 1].mean() for name in (ADAPTIVE, FIXED)]
+    of_own = [own[name][:, 1].mean() for name in (ADAPTIVE, FIXED)]
+    assert (
+        f"for both scores {in_swimmer[0]:.2f} and {in_swimmer[1]:.2f} in Swimmer, where the best ones score "
+        f"{of_own[0]:.2f} and {of_own[1]:.2f}."
+    ) in page
+    limits = {(name, UNLIMITED) for name in (CLIPPING, ADAPTIVE, FIXED)}
+    assert better(statistics.differences(defaults)) == limits
+    with_one = {(CLIPPING, UNLIMITED), (ADAPTIVE, UNLIMITED), (SPO, UNLIMITED), (SPO, FIXED)}
+    assert better(statistics.differences(shared)) == with_one
+    for sentence in (
+        "Nor is one configuration for both environments, and that of the fixed KL penalty is worse than its default.",
+        "Of each objective, this is the best configuration of HalfCheetah.",
+        "It is beyond noise for the adaptive and the fixed KL penalty, whose configuration for both scores",
+        "is better than the default beyond noise for none of the objectives, and worse for the fixed KL penalty.",
+        "With it, clipping, the adaptive KL penalty and SPO are better than no limit, and SPO is better than the fixed",
+        "With the defaults, clipping and both KL penalties are better than no limit.",
     ):
         assert sentence in page
 
@@ -267,4 +323,4 @@ def test_what_scores_depend_on(page: str) -> None:
 
 def test_what_the_runs_cost(found: list[Record], page: str) -> None:
     hours = sum(run["cpu_seconds"] or 0 for run in found) / 3600
-    assert f"took {hours:.1f} core hours in all" in page and len(found) == 2 * (5 * (SAMPLES + 6 + 6) + 2)
+    assert f"took {hours:.1f} core hours in all" in page and len(found) == 2 * (5 * (SAMPLES + 6 + 6) + 2) + 5 * 6
