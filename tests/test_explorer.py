@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ def points_of(record: Data) -> list[float]:
     for value in record.get("trailing") or record["curve"]:
         values.append(values[-1] if value is None and values else math.nan if value is None else value)
     if not record.get("trailing"):
-        values = [float(np.nanmean(values[max(i - 4, 0) : i + 1] or [math.nan])) for i in range(100)]
+        windows = [[value for value in values[max(i - 4, 0) : i + 1] if not math.isnan(value)] for i in range(100)]
+        values = [fmean(window or [math.nan]) for window in windows]
     return values[1::2]
 
 
