@@ -324,3 +324,13 @@ def test_what_scores_depend_on(page: str) -> None:
 def test_what_the_runs_cost(found: list[Record], page: str) -> None:
     hours = sum(run["cpu_seconds"] or 0 for run in found) / 3600
     assert f"took {hours:.1f} core hours in all" in page and len(found) == 2 * (5 * (SAMPLES + 6 + 6) + 2) + 5 * 6
+
+
+def test_the_search_in_hopper_is_not_finished(page: str) -> None:
+    file = "results/robustness-hopper.jsonl.gz"
+    runs, problems = records.unpack(ROOT / file)
+    assert not problems and {(run["env"], run["seed"], run["conditions"]["preset"]) for run in runs} == {
+        ("Hopper-v5", 0, "robustness-random")
+    }
+    assert len([run for run in runs if run["label"] != RANDOM]) < 5 * SAMPLES
+    assert f"The search in Hopper is not finished: its runs so far are in `{file}`, and nothing on this page" in page
