@@ -340,4 +340,4 @@ def test_what_the_runs_cost(found: list[Record], scores: dict[str, Means], page:
     # The searches, the defaults and the best of each environment, the best of all where they are others, and the rest.
     others = sum(scores[env][name].idxmax() != scores["mean"][name].idxmax() for env in ENVS for name in NAMES)
     rest = len(found) - 3 * (5 * (SAMPLES + 6 + 6) + 2) - 6 * others
-    assert f"It also has {rest} runs in Swimmer that no table counts" in page
+    assert f"The committed file also has {rest} runs in Swimmer that no table counts" in page
