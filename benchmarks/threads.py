@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.env_util import make_vec_env
 
 from benchmarks.measuring import (
     Count,
@@ -26,7 +25,7 @@ from benchmarks.measuring import (
     since,
 )
 from benchmarks.workloads import WORKLOADS as TRAINED
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload, with_wide_networks
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs.cores import count_cores
 
@@ -38,15 +37,10 @@ class Updated(NamedTuple):
     most: int
 
 
-def _halfcheetah(batch_size: int) -> Workload:
-    settings = {"n_steps": 256, "batch_size": batch_size, "policy_kwargs": {"net_arch": [256, 256]}}
-    return Workload(partial(make_vec_env, "HalfCheetah-v5", 8), "MlpPolicy", settings)
-
-
 # Blocks of 128 states, each for two networks, and blocks of 32 images.
 WORKLOADS = {
-    "halfcheetah-256": Updated(_halfcheetah(256), 4),
-    "halfcheetah-1024": Updated(_halfcheetah(1024), 16),
+    "halfcheetah-256": Updated(with_wide_networks(256, batch_size=256), 4),
+    "halfcheetah-1024": Updated(with_wide_networks(256, batch_size=1024), 16),
     "breakout": Updated(TRAINED["breakout"], 8),
 }
 MANY = (4, 8, 16, 64)

@@ -30,6 +30,8 @@ from sb3_ppo_variants.errors import ArgumentError
 OURS = [name for name in variants.__all__ if name != "PPOCustom"]
 # The algorithms of other packages.
 THEIRS = ("PPO", "MaskablePPO", "RecurrentPPO", "SBX PPO")
+DEVICE = """devices for our algorithms, such as cuda cpu (default: cpu); SB3's or sb3-contrib's runs on the first of them,
+and SBX's where JAX puts it"""
 
 
 class RolloutTimer(BaseCallback):
@@ -106,17 +108,18 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
     parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="such as cuda, but not for SBX (default: %(default)s)")
+    parser.add_argument("--device", nargs="+", default=["cpu"], help=DEVICE)
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def _algorithms(options: argparse.Namespace) -> Algorithms:
-    algorithms: dict[str, Callable[..., Any]] = {
-        name: partial(getattr(variants, name), device=options.device) for name in options.algorithms
-    }
-    if options.reference:
-        algorithms[REFERENCE] = partial(variants.PPOClip, device=options.device, fast=False)
+    algorithms: dict[str, Callable[..., Any]] = {}
+    for device in options.device:
+        where = "" if device == options.device[0] else f" on {device}"
+        algorithms |= {f"{name}{where}": partial(getattr(variants, name), device=device) for name in options.algorithms}
+        if options.reference:
+            algorithms[f"{REFERENCE}{where}"] = partial(variants.PPOClip, device=device, fast=False)
     if options.peers:
         try:
             import sbx
@@ -147,12 +150,13 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     th.set_num_threads(options.threads)
     algorithms, names = _algorithms(options), _workloads(options)
     measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
-    if th.device(options.device).type == "cuda":
-        measured["gpu"] = th.cuda.get_device_name(options.device)
+    for device in options.device:
+        if th.device(device).type == "cuda":
+            measured["gpu"] = th.cuda.get_device_name(device)
     measuring.make_folders(options.json)
     for name in names:
         workload = WORKLOADS[name]
-        measured["runs"][name] = measure(workload, workload.with_baseline(algorithms, options.device), options.pairs)
+        measured["runs"][name] = measure(workload, workload.with_baseline(algorithms, options.device[0]), options.pairs)
         if options.json is not None:
             options.json.write_text(json.dumps(measured) + "\n")
     return measured

@@ -72,6 +72,12 @@ def _with_envs(env: str, n_envs: int, rollouts: int = 1) -> Workload:
     return Workload(partial(make_vec_env, env, n_envs), "MlpPolicy", settings, rollouts=rollouts)
 
 
+def with_wide_networks(width: int, batch_size: int) -> Workload:
+    """Return a workload with two hidden layers of this width, in HalfCheetah."""
+    settings = {"n_steps": ROLLOUT // 8, "batch_size": batch_size, "policy_kwargs": {"net_arch": [width, width]}}
+    return Workload(partial(make_vec_env, "HalfCheetah-v5", 8), "MlpPolicy", settings)
+
+
 def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
     return Workload(partial(make_envpool_vec_env, env, n_envs), "MlpPolicy", {"n_steps": rollout // n_envs})
 
@@ -97,6 +103,7 @@ WORKLOADS |= {
     "halfcheetah-normalized": Workload(lambda: VecNormalize(make_vec_env("HalfCheetah-v5")), "MlpPolicy", {}),
     "halfcheetah-zoo": _zoo("HalfCheetah-v5"),
     "cartpole-zoo": _zoo("CartPole-v1", rollouts=32),
+    "halfcheetah-wide": with_wide_networks(1024, batch_size=1024),
     "halfcheetah-envpool": _pooled("HalfCheetah-v5", 8, ROLLOUT),
     "lunarlander": _zoo("LunarLander-v3"),
     "bipedalwalker": _zoo("BipedalWalker-v3", n_steps=512),

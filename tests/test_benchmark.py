@@ -45,6 +45,20 @@ def test_throughput_of_the_reference(capsys: pytest.CaptureFixture[str]) -> None
     assert "| cartpole | PPOClip, fast=False |" in capsys.readouterr().out
 
 
+def test_throughput_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's meta device computes nothing, so nothing runs here."""
+    made: dict[str, str] = {}
+
+    def measure(_: object, algorithms: Any, pairs: int) -> dict[str, Any]:
+        made.update({name: algorithm.keywords["device"] for name, algorithm in algorithms.items() if name != "PPO"})
+        return {"steps": pairs, "seconds": {"PPO": [1.0]}, "rollout_seconds": {"PPO": [0.5]}, "floor": 1.0}
+
+    monkeypatch.setattr(throughput, "measure", measure)
+    assert main(["throughput", "--workloads", "cartpole", "--reference", "--device", "meta", "cpu"]) == 0
+    reference = workloads.REFERENCE
+    assert made == {"PPOClip": "meta", reference: "meta", "PPOClip on cpu": "cpu", f"{reference} on cpu": "cpu"}
+
+
 def test_peers_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sbx", None)
     with pytest.raises(SystemExit, match="pip install sbx-rl"):
