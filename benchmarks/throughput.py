@@ -30,7 +30,7 @@ from sb3_ppo_variants.errors import ArgumentError
 OURS = [name for name in variants.__all__ if name != "PPOCustom"]
 # The algorithms of other packages.
 THEIRS = ("PPO", "MaskablePPO", "RecurrentPPO", "SBX PPO")
-DEVICE = """devices for our algorithms, such as cuda cpu (default: cpu); SB3's or sb3-contrib's runs on the first of them,
+DEVICE = """devices for our algorithms, such as cuda cpu (default: cpu); those of SB3 and sb3-contrib run on the first,
 and SBX's where JAX puts it"""
 
 

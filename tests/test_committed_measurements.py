@@ -172,8 +172,19 @@ def test_the_page_has_the_speeds_with_many_environments(capsys: pytest.CaptureFi
 
 
 def test_the_page_has_the_speeds_on_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["throughput", "--report", str(ROOT / "results" / "throughput-h100.json")]) == 0
-    assert capsys.readouterr().out in (ROOT / "docs" / "speed.md").read_text()
+    text = (ROOT / "docs" / "speed.md").read_text()
+    page, over = " ".join(text.split()), {}
+    for name in ("throughput-h200", "throughput-h200-8-threads"):
+        file = ROOT / "results" / f"{name}.json"
+        assert main(["throughput", "--report", str(file)]) == 0
+        assert capsys.readouterr().out in text
+        for workload, of in json.loads(file.read_text())["runs"].items():
+            over[workload] = median(np.divide(of["seconds"]["PPOClip on cpu"], of["seconds"]["PPOClip"]))
+    faster, wider = 1 / over["halfcheetah"], 1 / over["halfcheetah-zoo"]
+    assert f"trains {faster:.0f} times as fast as the GPU with 64 units, and {wider:.0f} times with 256" in page
+    assert f"With the LSTM, it takes {over['cartpole-novel-8']:.1f} times as long" in page
+    assert f"takes {over['halfcheetah-wide']:.1f} times as long as the GPU with 1024 units" in page
+    assert f"and {over['breakout']:.1f} times with the images of SB3's wrappers" in page
 
 
 def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]) -> None:
