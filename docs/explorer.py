@@ -51,7 +51,6 @@ TITLES = {
     "robustness": ("Random hyperparameters", "robustness"),
     "penalties-ant": ("Penalties in Ant, 1 million steps", "penalties-ant/report"),
     "penalties-humanoid": ("Penalties in Humanoid, 1 million steps", "penalties-humanoid/report"),
-    "penalties-humanoid-target": ("Penalties in Humanoid with a larger target", "results/index"),
     "gallery": ("Gallery of the recipes", "gallery/README"),
 }
 ALGORITHMS = {"stable_baselines3": "SB3's", "sb3_contrib": "sb3-contrib's"}
