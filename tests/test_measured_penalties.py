@@ -119,6 +119,8 @@ def test_how_the_penalties_score(measured: scores.Comparison, page: str) -> None
     assert (
         "Among settings that begin with the same standard deviation, clipping is better beyond noise than each penalty."
     ) in page
+    which = " ".join((ROOT / "docs" / "which_objective.md").read_text().split())
+    assert "fail where clipping learns, and learn less than clipping even if actions are small at first." in which
     assert better >= {(STRONG, WEAK), (SMALLER[STRONG], SMALLER[WEAK])}
     assert "with β = 1/8, agents score even less than with β = 1, beyond noise" in page
 
