@@ -1,9 +1,13 @@
-"""Reads the pages about committed results."""
+"""Reads committed results, and the pages about them."""
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:  # It needs SciPy, and not all that import this module do.
+    from sb3_ppo_variants.compare.statistics import Differences
 
 ROOT = Path(__file__).parent.parent
 # The source distribution is without the pictures, the records of runs and the trained agents.
@@ -18,3 +22,8 @@ def section(title: str, page: Path = ROOT / "docs" / "results" / "index.md") -> 
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(\n## |\Z)", page.read_text(), re.DOTALL | re.MULTILINE)
     assert found
     return re.sub(r"(?<=[^|\n])\n(?=[^|\n])", " ", found[1])
+
+
+def better(differences: "Differences") -> set[tuple[str, str]]:
+    """Return the pairs of which the first is better than the second beyond noise."""
+    return {pair for pair, each in differences.items() if each.is_beyond_noise and each.estimate.value > 0}

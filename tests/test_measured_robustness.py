@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from committed import HAS_PICTURES, ROOT, needs_records, section
+from committed import HAS_PICTURES, ROOT, better, needs_records, section
 
 from benchmarks import robustness
 from benchmarks.__main__ import main
@@ -61,11 +61,6 @@ def scores(frame: pd.DataFrame) -> dict[str, Means]:
 @pytest.fixture(scope="module")
 def page() -> str:
     return " ".join(PAGE.read_text().split())
-
-
-def better(differences: statistics.Differences) -> Pairs:
-    """Return the pairs of which the first is better than the second beyond noise."""
-    return {pair for pair, each in differences.items() if each.is_beyond_noise and each.estimate.value > 0}
 
 
 def test_the_page_has_the_tables_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
