@@ -257,6 +257,42 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     assert again.to_dict() == before.set_index(["label", "env"])["scaled"].to_dict()
 
 
+def test_one_configuration_is_chosen_without_what_is_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In A, configuration 3 is the best, in B, which is held out, 7 is, and 11 has the best mean of both."""
+    monkeypatch.setattr("benchmarks.robustness.HELD_OUT", ("B-v0",))
+    found = []
+    for candidate in (CLIPPING, PENALTY):
+        made = runs("robustness-random", candidate, candidate.at_random, lambda _: 0, 1)
+        labels = [read_setting(candidate.setting(each)).label for each in candidate.at_random]
+        first, second, third = best = [labels[number] for number in (3, 7, 11)]
+        searched = {("A-v0", first): 100, ("B-v0", second): 100, ("A-v0", third): 90, ("B-v0", third): 90}
+        for each in made:
+            each["score"] = searched.get((each["env"], each["label"]), labels.index(each["label"]))
+        again = [each for each in made if each["label"] in best[:2]]
+        found += made + [
+            {**each, "seed": seed, "name": f"{each['name']}-{seed}", "score": seed + 20 * (each["label"] == first)}
+            for each in again
+            for seed in (1, 2)
+        ]
+    records.pack(found, tmp_path / "random.jsonl.gz")
+    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz"), "--confirm"]) == 0
+    said = re.sub(" +", " ", capsys.readouterr().out)
+    commands = [shlex.split(line) for line in said.splitlines() if line.startswith("python -m")]
+    in_a, in_b = ({*command[command.index("--algos") + 1 :]} for command in commands)
+    assert (len(in_a), len(in_b)) == (2, 4) and {first, second} <= in_b and first in in_a and third not in in_a | in_b
+    # With fresh seeds, 3 scores 21 and 22, and 7 scores 1 and 2.
+    b = scale_by_hand([each["score"] for each in found if is_of_search(each, "B-v0")])
+    table = said[: said.index("With the best configuration of the others in B-v0")].split("\n\n")[-2]
+    row = re.search(r"^\| fixed KL \|(.*)\|$", table, re.MULTILINE)
+    assert row
+    default, of_others, label, own = (cell.strip() for cell in row[1].split("|"))
+    assert (default, label) == ("", first)
+    assert [float(of_others), float(own)] == pytest.approx([b(21.5), b(1.5)], abs=0.006)
+    assert "configuration of the others in A-v0" not in said
+
+
 def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each configuration scores its number with clipping; the penalty has one more in A, and one less in B."""
     found = runs("robustness-random", CLIPPING, CLIPPING.at_random, CLIPPING.at_random.index, 1)
