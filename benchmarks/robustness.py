@@ -339,20 +339,21 @@ def fresh_scores(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:
 def confirmed(frame: pd.DataFrame) -> list[str]:
     """Return tables of the defaults and the best random configurations, in each environment and in all of them."""
     envs = sorted(frame["env"].unique())
-    chosen: dict[str, tuple[list[str], Choice]] = {f"in {env}": ([env], best_in_each) for env in envs}
+    chosen = [confirmed_in(f"in {env}", "best configuration", frame, [env], best_in_each) for env in envs]
     if len(envs) > 1:
-        chosen["in all environments"] = envs, best_in_all
-        chosen.update({f"of the others in {env}": ([env], best_in_all) for env in envs if env in HELD_OUT})
-    return [block for where, (of, choose) in chosen.items() for block in confirmed_in(where, frame, of, choose)]
+        chosen.append(confirmed_in("in all environments", "best configuration", frame, envs, best_in_all))
+        of_others = [env for env in envs if env in HELD_OUT]
+        chosen += [confirmed_in(f"in {env}", "best of the others", frame, [env], best_in_all) for env in of_others]
+    return [block for blocks in chosen for block in blocks]
 
 
-def confirmed_in(where: str, frame: pd.DataFrame, envs: list[str], choose: Choice) -> list[str]:
+def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], choose: Choice) -> list[str]:
     """Return a table of the defaults and the chosen random configurations, these with fresh seeds, and what differs.
 
-    It is empty while fewer than two fresh seeds of the chosen configurations, or of the best of each environment, have
-    been run.
+    It is empty unless both the chosen configurations and the best of each environment have two fresh seeds.
 
-    :param where: which are chosen, and the environments, in words
+    :param where: the environments in words
+    :param name: what is chosen in words
     :param envs: the environments whose scores count
     :param choose: chooses a candidate's configuration for each environment
     """
@@ -373,17 +374,17 @@ def confirmed_in(where: str, frame: pd.DataFrame, envs: list[str], choose: Choic
         rows.append({
             "objective": candidate.name,
             "default": estimate(defaults[candidate.name]) if candidate.name in defaults else "",
-            "best configuration": estimate(again),
+            name: estimate(again),
             "which is": best.iloc[0],
             **({"best of each environment": estimate(in_each)} if choose is not best_in_each else {}),
         })  # fmt: skip
-    said = [say_better(f"With the best configuration {where}", differences(chosen))]
+    said = [say_better(f"With the {name} {where}", differences(chosen))]
     if own:
-        said.append(say_apart(f"The best configuration {where} differs from the best of each environment", own))
+        said.append(say_apart(f"The {name} {where} differs from the best of each environment", own))
     if len(defaults) == len(chosen):
         pairs = {name: (chosen[name], defaults[name]) for name in chosen}
         said.append(say_better(f"With the defaults {where}", differences(defaults)))
-        said.append(say_apart(f"The best configuration {where} differs from the default", pairs))
+        said.append(say_apart(f"The {name} {where} differs from the default", pairs))
     return [tables.markdown(pd.DataFrame(rows), None), *said]
 
 

@@ -284,13 +284,13 @@ def test_one_configuration_is_chosen_without_what_is_held_out(
     assert (len(in_a), len(in_b)) == (2, 4) and {first, second} <= in_b and first in in_a and third not in in_a | in_b
     # With fresh seeds, 3 scores 21 and 22, and 7 scores 1 and 2.
     b = scale_by_hand([each["score"] for each in found if is_of_search(each, "B-v0")])
-    table = said[: said.index("With the best configuration of the others in B-v0")].split("\n\n")[-2]
+    table = said[: said.index("With the best of the others in B-v0")].split("\n\n")[-2]
     row = re.search(r"^\| fixed KL \|(.*)\|$", table, re.MULTILINE)
     assert row
     default, of_others, label, own = (cell.strip() for cell in row[1].split("|"))
     assert (default, label) == ("", first)
     assert [float(of_others), float(own)] == pytest.approx([b(21.5), b(1.5)], abs=0.006)
-    assert "configuration of the others in A-v0" not in said
+    assert "the best of the others in A-v0" not in said
 
 
 def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
