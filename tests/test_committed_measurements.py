@@ -232,14 +232,20 @@ def test_which_runs_give_the_same_records_again() -> None:
     page = " ".join((ROOT / "docs" / "compare.md").read_text().split())
     same: dict[tuple[str, str], dict[str, Any]] = {}
     others: dict[tuple[str, str], dict[str, Any]] = {}
-    for name in ("rerun", "rerun-seed2", "rerun-rc1"):
+    for name in ("rerun", "rerun-seed2", "rerun-rc1", "rerun-robustness"):
         found = json.loads((ROOT / "results" / f"{name}.json").read_text())
         assert "AMD EPYC" in found["machine"] and found["versions"]["sb3_ppo_variants"] == "1.0.0"
         assert len(found["drawn"]) == 3 and f"`results/{name}.json`" in page
         for run in found["drawn"]:
             (same if run["same"] else others)[run["label"].split()[0], run["env"]] = run
-    assert {(run["file"], run["version"]) for run in same.values()} == {("paper-figure3.jsonl.gz", "1.0.0")}
-    assert Counter(label for label, _ in same) == {"sb3_a2c": 2, "trpo": 1, "ppo_clip": 1, "ppo_unclipped": 1}
+    assert {run["version"] for run in same.values()} == {"1.0.0"}
+    of_file = Counter((run["file"].partition(".")[0], label) for (label, _), run in same.items())
+    figure, robust = "paper-figure3", "robustness"
+    assert of_file == {
+        (figure, "sb3_a2c"): 2, (figure, "trpo"): 1, (figure, "ppo_clip"): 1, (figure, "ppo_unclipped"): 1,
+        (robust, "ppo_fixed_kl"): 1, (robust, "ppo_custom"): 1, (robust, "ppo_unclipped"): 1,
+    }  # fmt: skip
+    assert "So did three runs with [random hyperparameters](robustness.md)." in page
     assert (
         "five runs of [Figure 3](results/index.md#figure-3-of-the-paper) gave the same records, to all digits" in page
     )
