@@ -42,8 +42,7 @@ HELD_OUT = ("Walker2d-v5",)
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # How often two objectives are exchanged in a test; often enough that p values near the level are on the right side.
 PERMUTATIONS = 99_999
-DEPENDENCE = """These are rank correlations of the score with each hyperparameter while the others stay the same; * is
-beyond noise."""
+DEPENDENCE = "These are rank correlations of the score with each hyperparameter, the others fixed; * is beyond noise."
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of the random configurations has the score 0 and the
 {ENDS[1]}th has 1, or those of all runs where no random ones are known. The sensitivity is that of Adkins et al. 2024
 (https://arxiv.org/abs/2412.07165): how much better an objective scores if its best configuration is chosen for each
@@ -300,7 +299,6 @@ def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.nda
     return found, 2 * stdtr(freedom, -np.abs(found) * np.sqrt(freedom / (1 - found**2)))
 
 
-# Chooses a candidate's configuration for each environment by the scores of all of them.
 Choice = Callable[[Candidate, pd.DataFrame], pd.Series]
 
 
@@ -342,8 +340,8 @@ def confirmed(frame: pd.DataFrame) -> list[str]:
     chosen = [confirmed_in(f"in {env}", "best configuration", frame, [env], best_in_each) for env in envs]
     if len(envs) > 1:
         chosen.append(confirmed_in("in all environments", "best configuration", frame, envs, best_in_all))
-        of_others = [env for env in envs if env in HELD_OUT]
-        chosen += [confirmed_in(f"in {env}", "best of the others", frame, [env], best_in_all) for env in of_others]
+        for env in sorted({*envs}.intersection(HELD_OUT)):
+            chosen.append(confirmed_in(f"in {env}", "best of the others", frame, [env], best_in_all))
     return [block for blocks in chosen for block in blocks]
 
 
@@ -353,11 +351,12 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
     It is empty unless both the chosen configurations and the best of each environment have two fresh seeds.
 
     :param where: the environments in words
-    :param name: what is chosen in words
+    :param name: what is chosen, in words
     :param envs: the environments whose scores count
     :param choose: chooses a candidate's configuration for each environment
     """
     rows, defaults, chosen, own = [], {}, {}, {}
+    by_default = frame[frame["env"].isin(envs) & ~frame["is_random"] & (frame["changed"] == "")]
     for candidate, settings in screened(frame).items():
         best, best_of_each = (each(candidate, settings)[envs] for each in (choose, best_in_each))
         again, in_each = (fresh_scores(frame, labels) for labels in (best, best_of_each))
@@ -366,14 +365,15 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
         # Where both are the same configuration, so are its runs, and there is nothing to compare.
         if (differ := (best != best_of_each).to_numpy()).any():
             own[candidate.name] = in_each[:, differ], again[:, differ]
-        default = frame[(frame["candidate"] == candidate.name) & ~frame["is_random"] & (frame["changed"] == "")]
-        default = default[default["env"].isin(envs)]
+        searched = frame[is_of_search(frame) & (frame["label"] == frame["env"].map(best))]["scaled"].mean()
+        default = by_default[by_default["candidate"] == candidate.name]
         if default["env"].nunique() == len(envs):
             defaults[candidate.name] = by_seed(default)
         chosen[candidate.name] = again
         rows.append({
             "objective": candidate.name,
             "default": estimate(defaults[candidate.name]) if candidate.name in defaults else "",
+            f"{name}, in the search": f"{searched:.2f}",
             name: estimate(again),
             "which is": best.iloc[0],
             **({"best of each environment": estimate(in_each)} if choose is not best_in_each else {}),
@@ -382,7 +382,7 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
     if own:
         said.append(say_apart(f"The {name} {where} differs from the best of each environment", own))
     if len(defaults) == len(chosen):
-        pairs = {name: (chosen[name], defaults[name]) for name in chosen}
+        pairs = {candidate: (chosen[candidate], defaults[candidate]) for candidate in chosen}
         said.append(say_better(f"With the defaults {where}", differences(defaults)))
         said.append(say_apart(f"The {name} {where} differs from the default", pairs))
     return [tables.markdown(pd.DataFrame(rows), None), *said]

@@ -287,8 +287,8 @@ def test_one_configuration_is_chosen_without_what_is_held_out(
     table = said[: said.index("With the best of the others in B-v0")].split("\n\n")[-2]
     row = re.search(r"^\| fixed KL \|(.*)\|$", table, re.MULTILINE)
     assert row
-    default, of_others, label, own = (cell.strip() for cell in row[1].split("|"))
-    assert (default, label) == ("", first)
+    default, in_search, of_others, label, own = (cell.strip() for cell in row[1].split("|"))
+    assert (default, label) == ("", first) and float(in_search) == pytest.approx(b(3), abs=0.006)
     assert [float(of_others), float(own)] == pytest.approx([b(21.5), b(1.5)], abs=0.006)
     assert "the best of the others in A-v0" not in said
 
