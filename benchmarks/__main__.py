@@ -24,7 +24,7 @@ TOOLS = {
     "paths": "paths",
     "peers": "peers",
     "rerun": "rerun",
-    "robustness": "robustness",
+    "robustness": "robustness.command",
     "scaling": "scaling",
     "scaling-learning": "scaling_learning",
     "stepping": "stepping",

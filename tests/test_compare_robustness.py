@@ -13,7 +13,9 @@ from comparing import planned, record, text_of
 from scipy.stats import t as student
 
 from benchmarks.__main__ import main
-from benchmarks.robustness import best_of, compare_configurations, partial_correlations, scaled, sensitivity
+from benchmarks.robustness.at_random import compare_configurations, partial_correlations
+from benchmarks.robustness.one_at_a_time import one_at_a_time
+from benchmarks.robustness.scores import best_of, scaled, sensitivity
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.records import Record
@@ -261,7 +263,7 @@ def test_one_configuration_is_chosen_without_what_is_held_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In A, configuration 3 is the best, in B, which is held out, 7 is, and 11 has the best mean of both."""
-    monkeypatch.setattr("benchmarks.robustness.HELD_OUT", ("B-v0",))
+    monkeypatch.setattr("benchmarks.robustness.chosen.HELD_OUT", ("B-v0",))
     found = []
     for candidate in (CLIPPING, PENALTY):
         made = runs("robustness-random", candidate, candidate.at_random, lambda _: 0, 1)
@@ -291,6 +293,14 @@ def test_one_configuration_is_chosen_without_what_is_held_out(
     assert (default, label) == ("", first) and float(in_search) == pytest.approx(b(3), abs=0.006)
     assert [float(of_others), float(own)] == pytest.approx([b(21.5), b(1.5)], abs=0.006)
     assert "the best of the others in A-v0" not in said
+    for candidate, level in ((CLIPPING, 30), (PENALTY, 90)):
+        found += runs("robustness", candidate, [candidate.default], lambda _, level=level: level, 2)
+    records.pack(found, tmp_path / "random.jsonl.gz")
+    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
+    # Two tables have the defaults in B, which are compared once.
+    said = capsys.readouterr().out
+    assert said.count("With the defaults in B-v0") == 1
+    assert "The best of the others in B-v0 differs from the default" in said
 
 
 def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +353,19 @@ def test_environments_that_some_settings_have_not_reached_are_left_out() -> None
     assert {*scaled(made)["env"]} == {"A-v0"} and {*scaled(made)["candidate"]} == {"clipping", "no limit"}
 
 
+def test_the_defaults_count_where_no_other_setting_was_run() -> None:
+    made = runs("robustness", CLIPPING, [each for _, each in CLIPPING.one_at_a_time], lambda _: 1, 2)
+    default = read_setting(CLIPPING.setting(CLIPPING.default)).label
+    made = [each for each in made if each["env"] == "A-v0" or each["label"] == default]
+    frame = scaled(made)
+    assert {*frame.loc[frame["changed"] == "", "env"]} == {"A-v0", "B-v0"}
+    # The table of single changes is that of the one environment in which they were made.
+    assert one_at_a_time(frame) == one_at_a_time(scaled([each for each in made if each["env"] == "A-v0"]))
+
+
 def test_other_records_have_no_tables(tmp_path: Path) -> None:
-    records.pack([record("ppo_clip", "A-v0", 0, 1.0)], tmp_path / "others.jsonl.gz")
-    with pytest.raises(SystemExit, match=r"^there are no finished runs of --preset robustness or"):
-        main(["robustness", "--from", str(tmp_path / "others.jsonl.gz")])
+    others = [record("ppo_clip", "A-v0", 0, 1.0)]
+    for made, have in ((others, "none"), (runs("robustness", CLIPPING, [CLIPPING.default], lambda _: 1, 2), "only")):
+        records.pack(made, tmp_path / "others.jsonl.gz")
+        with pytest.raises(SystemExit, match=rf"^the tables need finished runs of .*, and these records have {have}"):
+            main(["robustness", "--from", str(tmp_path / "others.jsonl.gz")])

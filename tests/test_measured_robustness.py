@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from committed import HAS_PICTURES, ROOT, better, needs_records, section
 
-from benchmarks import robustness
 from benchmarks.__main__ import main
+from benchmarks.robustness.at_random import SIZES, compare_configurations
+from benchmarks.robustness.scores import scaled
 from sb3_ppo_variants.compare import records, statistics
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
@@ -35,7 +36,7 @@ def found() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def measured(found: list[Record]) -> pd.DataFrame:
-    runs = robustness.scaled(found)
+    runs = scaled(found)
     assert not runs["failed"].any()
     return runs
 
@@ -95,7 +96,7 @@ def test_the_ranges(found: list[Record], page: str) -> None:
 
 
 def test_which_objectives_differ(scores: dict[str, Means], page: str) -> None:
-    compared = {where: robustness.compare_configurations(scores[where]) for where in ("mean", *ENVS)}
+    compared = {where: compare_configurations(scores[where]) for where in ("mean", *ENVS)}
     assert {where: better(differences) for where, differences in compared.items()} == {
         "mean": LIMITS_ARE_BETTER | {(ADAPTIVE, SPO), (CLIPPING, SPO)},
         CHEETAH: {(CLIPPING, ADAPTIVE), (CLIPPING, SPO), (CLIPPING, UNLIMITED)},
@@ -346,7 +347,7 @@ def test_one_configuration_where_it_was_not_chosen(
 def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
     assert f"the mean scores of all {len(frame)} runs" in page
     assert f"over the {len(ENVS) * SAMPLES} runs of each objective" in page
-    sizes = pd.cut(frame["kl"], [0, *robustness.SIZES, np.inf], labels=False)
+    sizes = pd.cut(frame["kl"], [0, *SIZES, np.inf], labels=False)
     means = frame.groupby(["env", sizes])["scaled"].mean().unstack("env")
     # Of 0 to 7, the groups between the sizes that the page names.
     for env, most, said in (
@@ -356,7 +357,7 @@ def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
         (WALKER, [2, 3, 4], "0.003 and 0.1"),
     ):
         assert means[env][most].min() > means[env].drop(most).max()
-        ends = [robustness.SIZES[most[0] - 1], robustness.SIZES[most[-1]]]
+        ends = [SIZES[most[0] - 1], SIZES[most[-1]]]
         assert [float(end) for end in said.split(" and ")] == ends
         named = " and ".join(each.split("-")[0] for each in ([HOPPER, WALKER] if env in (HOPPER, WALKER) else [env]))
         assert f"In {named}, {'agents' if env == CHEETAH else 'they'} learn most where" in page

@@ -1,0 +1,1 @@
+"""How robust each objective is to its hyperparameters: tables, and pictures, of the runs of --preset robustness."""

@@ -1,0 +1,58 @@
+"""How robust each objective is to its hyperparameters: tables, and pictures, of the runs of --preset robustness."""
+
+import argparse
+from pathlib import Path
+
+from benchmarks.robustness.at_random import at_random, by_size, correlate, draw_at_random, in_each_environment
+from benchmarks.robustness.chosen import FRESH, confirmed, list_confirmations
+from benchmarks.robustness.one_at_a_time import draw_one_at_a_time, one_at_a_time
+from benchmarks.robustness.scores import ENDS, count_failures, list_ends, say_cost, scaled
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.errors import ArgumentError
+
+RESULTS = Path("results/robustness.jsonl.gz")
+EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of the random configurations has the score 0 and the
+{ENDS[1]}th has 1, or those of all runs where no random ones are known. The sensitivity is that of Adkins et al. 2024
+(https://arxiv.org/abs/2412.07165): how much better an objective scores if its best configuration is chosen for each
+environment than if one is chosen for all of them. The best of few runs is partly luck, which raises it."""
+
+
+def add_command(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
+    )
+    parser.add_argument(
+        "--confirm", action="store_true", help=f"print the commands that run the best again, with {FRESH} fresh seeds"
+    )
+    parser.add_argument("--pictures", type=Path, help="folder for the pictures, in PNG, SVG and PDF files")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables, and draw the pictures."""
+    found, problems = records.load_records(None, options.files)
+    for problem in problems:
+        print(problem)
+    frame = scaled(found)
+    is_varied, is_random = (frame["changed"] != "").any(), frame["is_random"].any()
+    if not (is_varied or is_random):
+        found_ones = "only those of the defaults" if len(frame) else "none"
+        raise ArgumentError(
+            "the tables need finished runs of --preset robustness or robustness-random, and these records have "
+            f"{found_ones}"
+        )
+    blocks, pictures = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)], {}
+    if is_varied:
+        blocks += one_at_a_time(frame)
+        pictures["one-at-a-time.png"] = draw_one_at_a_time
+    if is_random:
+        blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame)]
+        blocks += confirmed(frame)
+        pictures["at-random.png"] = draw_at_random
+    blocks += list_confirmations(frame, options.files) if options.confirm else []
+    print("\n\n".join(blocks))
+    if options.pictures is not None:
+        options.pictures.mkdir(parents=True, exist_ok=True)
+        for name, draw in pictures.items():
+            draw(frame, options.pictures / name)
+    return 0

@@ -1,0 +1,163 @@
+"""The scores of runs between the ends of their environments, and what can be said of them."""
+
+from collections.abc import Iterator, Mapping
+from math import comb
+
+import numpy as np
+import pandas as pd
+
+from sb3_ppo_variants.compare.records import RANDOM, Record
+from sb3_ppo_variants.compare.robustness import CANDIDATES, Candidate, Configuration
+from sb3_ppo_variants.compare.settings import read_setting
+from sb3_ppo_variants.compare.statistics import ALPHA, Differences, Estimate, holm, interval, p_values
+
+# Between these percentiles of the runs in an environment, scores are 0 and 1.
+ENDS = (5, 95)
+
+
+def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
+    """Yield the label of each setting, its candidate, what differs from the default, its value, and if it is random."""
+    for candidate in CANDIDATES:
+        for changed, configuration in candidate.one_at_a_time:
+            value = getattr(configuration, changed) if changed else np.nan
+            yield label_of(candidate, configuration), candidate.name, changed, value, False
+        for number, configuration in enumerate(candidate.at_random):
+            yield label_of(candidate, configuration), candidate.name, "", number, True
+
+
+def label_of(candidate: Candidate, configuration: Configuration) -> str:
+    """Return the label of a candidate's runs with a configuration."""
+    return read_setting(candidate.setting(configuration)).label
+
+
+def scaled(found: list[Record]) -> pd.DataFrame:
+    """Return a row for each run of the presets, with its score between the ends of its environment.
+
+    A run that failed, or has no score, is as bad as the worst of its environment. The defaults, the other settings of
+    one hyperparameter at a time, and the random ones each leave out environments that not all of them have reached.
+    """
+    settings = pd.DataFrame(label_all(), columns=["label", "candidate", "changed", "value", "is_random"])
+    settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
+    rows = pd.DataFrame(
+        [
+            (each["label"], each["conditions"]["preset"], each["env"], each["seed"], each.get("score"), median_kl(each))
+            for each in found
+            if each["label"] != RANDOM
+        ],
+        columns=["label", "preset", "env", "seed", "score", "kl"],
+    )
+    frame = rows.merge(settings, on=["label", "preset"]).astype({"score": float})
+    frame["failed"] = frame["score"].isna()
+    frame["score"] = frame["score"].fillna(frame.groupby("env")["score"].transform("min"))
+    parts = [frame["preset"], frame["changed"] != ""]
+    reached = frame.groupby([*parts, "env"])["label"].transform("nunique")
+    frame = frame[reached == reached.groupby(parts).transform("max")].copy()
+    # Later runs, of the defaults or of the best, must not change the scale by which the best were chosen.
+    first = is_of_search(frame)
+    are_known = first.groupby(frame["env"]).transform("any")
+    scores = frame[first | ~are_known].groupby("env")["score"]
+    frame["low"], frame["high"] = (frame["env"].map(scores.quantile(end / 100)) for end in ENDS)
+    frame["scaled"] = (frame["score"] - frame["low"]) / (frame["high"] - frame["low"])
+    return frame
+
+
+def is_of_search(frame: pd.DataFrame) -> pd.Series:
+    """Whether each run is of a random configuration with the first seed, from which the best are chosen."""
+    return frame["is_random"] & (frame["seed"] == 0)
+
+
+def median_kl(record: Record) -> float:
+    """Return the median KL(old || new) of a run's updates, averaged over each hundredth of it; NaN if there is none."""
+    logged = [kl for kl in record.get("training", {}).get("kl", []) if kl is not None]
+    return float(np.median(logged)) if logged else np.nan
+
+
+def list_ends(frame: pd.DataFrame) -> str:
+    """Say which returns have the scores 0 and 1 in each environment."""
+    ends = frame.groupby("env")[["low", "high"]].first()
+    named = ", ".join(f"{low:,.0f} and {high:,.0f} in {env}" for env, low, high in ends.itertuples())
+    return f"The scores 0 and 1 are returns of {named}."
+
+
+def say_cost(found: list[Record]) -> str:
+    """Say how long the runs took."""
+    return f"The runs took {sum(each.get('cpu_seconds') or 0 for each in found) / 3600:.1f} core hours."
+
+
+def count_failures(frame: pd.DataFrame) -> str:
+    """Say how many runs of each candidate have no score of their own."""
+    counts = frame[frame["failed"]].groupby("candidate", sort=False).size()
+    if not len(counts):
+        return "All runs have a score."
+    named = ", ".join(f"{count} with {candidate}" for candidate, count in counts.items())
+    return f"Runs that failed, or ended no episode, count as the worst of their environment: {named}."
+
+
+def screened(frame: pd.DataFrame) -> dict[Candidate, pd.DataFrame]:
+    """Return the scores of the random configurations with the first seed, a row for each that has all environments.
+
+    Rows have the numbers of their configurations, which are the same for all candidates, and environments have columns.
+    """
+    first = frame[is_of_search(frame)]
+    return {
+        candidate: found.pivot_table("scaled", "value", "env").dropna()
+        for candidate in CANDIDATES
+        if len(found := first[first["candidate"] == candidate.name])
+    }
+
+
+def by_seed(frame: pd.DataFrame) -> np.ndarray:
+    """Return the mean over settings, shape (seeds, environments), for the seeds with most runs."""
+    runs = frame.groupby("seed")["label"].transform("size")
+    return frame[runs == runs.max()].pivot_table("scaled", "seed", "env").to_numpy()
+
+
+def estimate(scores: np.ndarray) -> Estimate:
+    """Return the mean of scores, shape (seeds, environments), with its interval."""
+    low, high = interval(scores)
+    return Estimate(scores.mean(), float(low), float(high))
+
+
+def best_of(values: np.ndarray, tried: int) -> float:
+    """Return the mean of the greatest of so many values, over all ways of choosing them.
+
+    The i-th smallest of n values is the greatest of k in C(i - 1, k - 1) of C(n, k) choices.
+
+    :param values: shape (n,)
+    :param tried: k, from 1 to n
+    """
+    ways = [comb(i, tried - 1) for i in range(len(values))]
+    return float(np.sort(values) @ ways / sum(ways))
+
+
+def sensitivity(scores: pd.DataFrame) -> float:
+    """Return the best configuration of each environment over the best one of all: mean of max minus max of mean.
+
+    :param scores: a row for each configuration, and a column for each environment
+    """
+    return float(scores.max().mean() - scores.mean(axis="columns").max())
+
+
+def say_apart(what: str, pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Say for which candidates two sets of scores differ beyond noise.
+
+    :param what: the first words
+    :param pairs: the scores of each candidate, both of shape (seeds, environments)
+    """
+    corrected = holm(p_values(list(pairs.values())))
+    apart = [f"{name} (p = {p:.2g})" for name, p in zip(pairs, corrected, strict=True) if p <= ALPHA]
+    return f"{what} beyond noise: {', '.join(apart) or 'of no objective'}."
+
+
+def say_better(what: str, compared: Differences) -> str:
+    """Say which candidates are better than others beyond noise.
+
+    :param what: the first words
+    :param compared: the differences of each pair, in both orders
+    """
+    better = [
+        f"{one} is better than {other} (p = {difference.p:.2g})"
+        for (one, other), difference in compared.items()
+        if difference.is_beyond_noise and difference.estimate.value > 0
+    ]
+    return f"{what}, beyond noise: {'; '.join(better) or 'no two objectives differ'}."
