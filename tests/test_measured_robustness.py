@@ -417,3 +417,13 @@ def test_which_runs_no_table_counts(measured: pd.DataFrame, scores: dict[str, Me
     ]
     assert {*rest} == {SWIMMER}
     assert f"The committed file also has {len(rest)} runs in Swimmer that no table counts" in page
+
+
+def test_bipedalwalker_is_not_finished(page: str) -> None:
+    file = "results/robustness-bipedalwalker.jsonl.gz"
+    runs, problems = records.unpack(ROOT / file)
+    # Of the search, the fresh seeds and the defaults, there is only the first.
+    assert not problems and {(run["env"], run["seed"], run["conditions"]["preset"]) for run in runs} == {
+        ("BipedalWalker-v3", 0, "robustness-random")
+    }
+    assert f"A fifth, BipedalWalker, is not finished: its runs so far are in `{file}`, and nothing on this page" in page
