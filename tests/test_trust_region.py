@@ -6,17 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 
 from helpers import (
     ACTION_SPACES,
+    BOX,
     collect,
     noise_envs,
     small,
     update,
 )
-from sb3_ppo_variants import ArgumentError, Batch, PPOCustom
+from sb3_ppo_variants import ArgumentError, Batch, MissingKLError, PPOCustom
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives import (
+    EWMA,
     SPO,
     TRGPPO,
 )
@@ -149,9 +152,41 @@ def test_the_gradient_of_trust_region_guided_clipping(space: str) -> None:
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_range_of_squashed_actions_is_not_known(fast: bool) -> None:
     squashed = {"policy_kwargs": {"squash_output": True}, "use_sde": True}
-    with pytest.raises(ArgumentError, match=r"^objective: TRGPPO does not know the distribution of these actions"):
-        small(PPOCustom, objective=TRGPPO(), fast=fast, **squashed).learn(32)
+    refused = r"^objective: TRGPPO does not know the distribution of these actions"
+    with pytest.raises(ArgumentError, match=refused):
+        small(PPOCustom, objective=TRGPPO(), fast=fast, **squashed)
+    later = small(PPOCustom, objective=SPO(0.2), fast=fast, **squashed)
+    later.objective = TRGPPO()
+    with pytest.raises(ArgumentError, match=refused):
+        later.learn(32)
     small(PPOCustom, objective=TRGPPO(), fast=fast, use_sde=True).learn(32)
+
+
+def test_the_check_of_the_distribution_changes_no_random_state() -> None:
+    """SB3 seeds everything before it makes the policy, so what is drawn after both is the same."""
+    drawn = []
+    for objective in (SPO(0.2), TRGPPO()):
+        env = noise_envs(BOX)
+        env.observation_space.seed(0)
+        model = small(PPOCustom, env, objective=objective, seed=3)
+        drawn.append((th.rand(3).tolist(), env.observation_space.sample().tolist(), model.policy.training))
+    assert drawn[0] == drawn[1]
+
+
+class OfDiscreteActions(SPO):
+    """Knows Jensen-Shannon divergences only."""
+
+    def check_distribution(self, distribution: Any) -> None:
+        parameters = divergences_of(distribution).parameters(distribution)
+        divergences_of(distribution).jensen_shannon(parameters, parameters)
+
+
+@pytest.mark.parametrize("wrap", [lambda objective: objective, EWMA])
+def test_an_objective_refuses_a_distribution_before_the_first_step(wrap: Any) -> None:
+    objective = wrap(OfDiscreteActions(0.2))
+    with pytest.raises(MissingKLError, match="the Jensen-Shannon divergence of the action distribution DiagGaussian"):
+        small(PPOCustom, objective=objective)
+    assert small(PPOCustom, noise_envs(spaces.Discrete(3)), objective=objective).num_timesteps == 0
 
 
 class OneEnd(TRGPPO):

@@ -44,6 +44,7 @@ from sb3_ppo_variants.base.checks import (
     check_buffer_for_kl,
     check_learn,
     check_memory,
+    check_objective,
     check_overridden,
     checked,
     checked_env,
@@ -176,6 +177,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
+        check_objective(plan.objective, self.policy)
         choose(plan, self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:

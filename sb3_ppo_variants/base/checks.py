@@ -11,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
@@ -21,6 +21,8 @@ from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
+from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
@@ -34,6 +36,19 @@ def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
     """
     if cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
         raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
+
+
+def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
+    """Let an objective check the distribution of a policy's actions, if it has something to check.
+
+    :raises ArgumentError: if it does not know the distribution; an objective of a user may raise something else
+    """
+    of_loss = objective.within
+    if type(of_loss).check_distribution is Objective.check_distribution:
+        return
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    with th.no_grad(), th.random.fork_rng(devices), first_state(policy) as (distribution, _):
+        of_loss.check_distribution(distribution)
 
 
 def check_buffer_for_kl(plan: UpdatePlan) -> None:

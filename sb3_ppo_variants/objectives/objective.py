@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, 
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.stops import EarlyStop
@@ -201,6 +202,14 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the negative objective, a scalar."""
+
+    def check_distribution(self, distribution: Distribution) -> None:  # noqa: B027
+        """Check that the loss is known for the policy's actions. Override this to raise an error where it is not.
+
+        A model calls it when it is made, so that what it cannot learn with does not show only after a rollout.
+
+        :param distribution: the distribution of actions in a state
+        """
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients to log, as ``train/...``, with names that nothing else is logged under."""

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import gradient_of_clip
 
@@ -43,8 +45,8 @@ class TRGPPO(NativeObjective):
     :param delta: the bound of the KL in a state, in nats, > 0. By default, it is 0.001 for discrete actions, as in the
         authors' code. For Gaussians with d dimensions, it is d / 2 ((1 + eps)^(2/d) - 1 - 2/d log(1 + eps)), with which
         the range of the mean action ends at 1 + eps
-    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed, and in training if the actions
-        come from another distribution
+    :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed, and by a model if its actions come
+        from another distribution
     """
 
     term: ClassVar[str] = "CLIPPED_BY_STATE"
@@ -56,6 +58,15 @@ class TRGPPO(NativeObjective):
     def __post_init__(self) -> None:
         NON_NEGATIVE.check("clip_range", self.clip_range)
         POSITIVE.or_none().check("delta", self.delta)
+
+    def check_distribution(self, distribution: Distribution) -> None:
+        """Check that the range is known.
+
+        :raises ArgumentError: if it is not
+        """
+        actions, parameters = distribution.sample(), divergences_of(distribution).parameters(distribution)
+        of_old = tuple(each.cpu().numpy() for each in parameters)
+        line_through(of_old, actions.cpu().numpy(), distribution.log_prob(actions).cpu().numpy())
 
     @property
     def constants(self) -> Sequence[float]:

@@ -5,6 +5,8 @@ masks or memory, derive from it. Those that need sb3-contrib are only imported, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -384,6 +386,24 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
 def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
     """Find the kind of the policies of a class."""
     return _family(cls).kind()
+
+
+@contextmanager
+def first_state(policy: ActorCriticPolicy) -> Iterator[tuple[Distribution, th.Tensor]]:
+    """Compute the distribution and the value, shape ``(1, 1)``, in a random first state of an episode.
+
+    While the context is active, the policy is in evaluation mode. After it, it is as it was before.
+    """
+    space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
+    observation, _ = policy.obs_to_tensor(space.sample())
+    training, distribution = policy.training, policy.action_dist
+    policy.set_training_mode(False)
+    policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
+    try:
+        yield kind_of(policy).of_first_state(observation)
+    finally:
+        policy.action_dist = distribution
+        policy.set_training_mode(training)
 
 
 def check_kl(policy: ActorCriticPolicy) -> None:

@@ -1,7 +1,6 @@
 """Separate updates of policy and value, as in Spinning Up's PPO."""
 
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.policies.kind import kind_of
+from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates
 
@@ -146,20 +145,10 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
 
     :raises ArgumentError: if actions and values depend on the same parameters, or one of them only on frozen ones
     """
-    space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
-    observation, _ = policy.obs_to_tensor(space.sample())
-    training, distribution = policy.training, policy.action_dist
-    policy.set_training_mode(False)
-    policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
-    try:
-        # In evaluation mode, cuDNN computes no gradients of an LSTM.
-        with th.enable_grad(), th.backends.cudnn.flags(enabled=False):
-            computed, values = kind_of(policy).of_first_state(observation)
-            log_prob = computed.log_prob(computed.get_actions(deterministic=True))
-            actor, critic = _depends(policy, log_prob), _depends(policy, values)
-    finally:
-        policy.action_dist = distribution
-        policy.set_training_mode(training)
+    # In evaluation mode, cuDNN computes no gradients of an LSTM.
+    with th.enable_grad(), th.backends.cudnn.flags(enabled=False), first_state(policy) as (distribution, values):
+        log_prob = distribution.log_prob(distribution.get_actions(deterministic=True))
+        actor, critic = _depends(policy, log_prob), _depends(policy, values)
     for outputs, names in (("actions", actor), ("values", critic)):
         if not names:
             raise _untrained(outputs)
