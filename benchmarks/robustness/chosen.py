@@ -23,7 +23,7 @@ from sb3_ppo_variants.compare.statistics import differences
 # With how many other seeds the best configurations are run again.
 FRESH = 6
 # These have no part in the choice of one configuration for all environments, so that they show how it does elsewhere.
-HELD_OUT = ("Walker2d-v5",)
+HELD_OUT = ("BipedalWalker-v3", "Walker2d-v5")
 Choice = Callable[[Candidate, pd.DataFrame], pd.Series]
 
 
