@@ -13,9 +13,9 @@ from comparing import planned, record, text_of
 from scipy.stats import t as student
 
 from benchmarks.__main__ import main
-from benchmarks.robustness.at_random import compare_configurations, partial_correlations
-from benchmarks.robustness.one_at_a_time import one_at_a_time
-from benchmarks.robustness.scores import best_of, scaled, sensitivity
+from benchmarks.robustness.at_random import best_of, compare_configurations, partial_correlations
+from benchmarks.robustness.one_at_a_time import one_at_a_time, varied
+from benchmarks.robustness.scores import scaled, sensitivity
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.records import Record
@@ -360,12 +360,20 @@ def test_the_defaults_count_where_no_other_setting_was_run() -> None:
     frame = scaled(made)
     assert {*frame.loc[frame["changed"] == "", "env"]} == {"A-v0", "B-v0"}
     # The table of single changes is that of the one environment in which they were made.
-    assert one_at_a_time(frame) == one_at_a_time(scaled([each for each in made if each["env"] == "A-v0"]))
+    alone = scaled([each for each in made if each["env"] == "A-v0"])
+    assert {*varied(frame)["env"]} == {"A-v0"} and one_at_a_time(varied(frame)) == one_at_a_time(varied(alone))
+
+
+def test_single_changes_need_the_defaults_of_their_environment() -> None:
+    default = read_setting(CLIPPING.setting(CLIPPING.default)).label
+    made = runs("robustness", CLIPPING, [each for _, each in CLIPPING.one_at_a_time], lambda _: 1, 2)
+    frame = scaled([each for each in made if each["env"] == "A-v0" or each["label"] != default])
+    assert {*frame["env"]} == {"A-v0", "B-v0"} and {*varied(frame)["env"]} == {"A-v0"}
 
 
 def test_other_records_have_no_tables(tmp_path: Path) -> None:
     others = [record("ppo_clip", "A-v0", 0, 1.0)]
-    for made, have in ((others, "none"), (runs("robustness", CLIPPING, [CLIPPING.default], lambda _: 1, 2), "only")):
+    for made in (others, runs("robustness", CLIPPING, [CLIPPING.default], lambda _: 1, 2)):
         records.pack(made, tmp_path / "others.jsonl.gz")
-        with pytest.raises(SystemExit, match=rf"^the tables need finished runs of .*, and these records have {have}"):
+        with pytest.raises(SystemExit, match=r"^these records have nothing to make a table of: .* both the defaults"):
             main(["robustness", "--from", str(tmp_path / "others.jsonl.gz")])

@@ -1,1 +1,1 @@
-"""How robust each objective is to its hyperparameters: tables, and pictures, of the runs of --preset robustness."""
+"""The tables and pictures of the study of robustness, with a module for each of its questions."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import combinations, pairwise
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from scipy.special import stdtr
 from scipy.stats import permutation_test, spearmanr
 
-from benchmarks.robustness.scores import best_of, estimate, is_of_search, say_better, screened, sensitivity
+from benchmarks.robustness.scores import estimate, is_of_search, say_better, screened, sensitivity
 from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
 from sb3_ppo_variants.compare.robustness import SAMPLES
@@ -41,6 +42,18 @@ def at_random(frame: pd.DataFrame) -> list[str]:
         })  # fmt: skip
     said = say_better("With a random configuration", compare_configurations(of_all))
     return [tables.markdown(pd.DataFrame(rows), None), said]
+
+
+def best_of(values: np.ndarray, tried: int) -> float:
+    """Return the mean of the greatest of so many values, over all ways of choosing them.
+
+    The i-th smallest of n values is the greatest of k in C(i - 1, k - 1) of C(n, k) choices.
+
+    :param values: shape (n,)
+    :param tried: k, from 1 to n
+    """
+    ways = [comb(i, tried - 1) for i in range(len(values))]
+    return float(np.sort(values) @ ways / sum(ways))
 
 
 def in_each_environment(frame: pd.DataFrame) -> list[str]:

@@ -1,7 +1,7 @@
 """The best of the random configurations, which are run again with other seeds than those that chose them."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,12 @@ from benchmarks.robustness.scores import (
     estimate,
     is_of_search,
     label_of,
-    say_apart,
     say_better,
     screened,
 )
 from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.robustness import Candidate
-from sb3_ppo_variants.compare.statistics import differences
+from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
 # With how many other seeds the best configurations are run again.
 FRESH = 6
@@ -112,3 +111,14 @@ def fresh_scores(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:
     """
     fresh = frame[frame["is_random"] & (frame["seed"] > 0) & (frame["label"] == frame["env"].map(labels))]
     return fresh.pivot_table("scaled", "seed", "env").reindex(columns=labels.index).dropna().to_numpy()
+
+
+def say_apart(what: str, pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    """Say for which candidates two sets of scores differ beyond noise.
+
+    :param what: the first words
+    :param pairs: the scores of each candidate, both of shape (seeds, environments)
+    """
+    corrected = holm(p_values(list(pairs.values())))
+    apart = [f"{name} (p = {p:.2g})" for name, p in zip(pairs, corrected, strict=True) if p <= ALPHA]
+    return f"{what} beyond noise: {', '.join(apart) or 'of no objective'}."

@@ -1,11 +1,12 @@
 """How robust each objective is to its hyperparameters: tables, and pictures, of the runs of --preset robustness."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from benchmarks.robustness.at_random import at_random, by_size, correlate, draw_at_random, in_each_environment
 from benchmarks.robustness.chosen import FRESH, confirmed, list_confirmations
-from benchmarks.robustness.one_at_a_time import draw_one_at_a_time, one_at_a_time
+from benchmarks.robustness.one_at_a_time import draw_one_at_a_time, one_at_a_time, varied
 from benchmarks.robustness.scores import ENDS, count_failures, list_ends, say_cost, scaled
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.errors import ArgumentError
@@ -34,25 +35,24 @@ def run(options: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     frame = scaled(found)
-    is_varied, is_random = (frame["changed"] != "").any(), frame["is_random"].any()
-    if not (is_varied or is_random):
-        found_ones = "only those of the defaults" if len(frame) else "none"
+    by_one, is_random = varied(frame), frame["is_random"].any()
+    if by_one.empty and not is_random:
         raise ArgumentError(
-            "the tables need finished runs of --preset robustness or robustness-random, and these records have "
-            f"{found_ones}"
+            "these records have nothing to make a table of: finished runs of --preset robustness-random, or of "
+            "--preset robustness with both the defaults and other settings"
         )
     blocks, pictures = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)], {}
-    if is_varied:
-        blocks += one_at_a_time(frame)
-        pictures["one-at-a-time.png"] = draw_one_at_a_time
+    if len(by_one):
+        blocks += one_at_a_time(by_one)
+        pictures["one-at-a-time.png"] = partial(draw_one_at_a_time, by_one)
     if is_random:
         blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame)]
         blocks += confirmed(frame)
-        pictures["at-random.png"] = draw_at_random
+        pictures["at-random.png"] = partial(draw_at_random, frame)
     blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))
     if options.pictures is not None:
         options.pictures.mkdir(parents=True, exist_ok=True)
         for name, draw in pictures.items():
-            draw(frame, options.pictures / name)
+            draw(options.pictures / name)
     return 0

@@ -12,9 +12,11 @@ from sb3_ppo_variants.compare.statistics import Estimate, differences
 
 
 def one_at_a_time(frame: pd.DataFrame) -> list[str]:
-    """Return a table of the default and the other settings of each candidate, and say what differs beyond noise."""
+    """Return a table of the default and the other settings of each candidate, and say what differs beyond noise.
+
+    :param frame: what :func:`varied` returns
+    """
     rows, of_all = [], {}
-    frame = varied(frame)
     for candidate in CANDIDATES:
         own = frame[frame["candidate"] == candidate.name]
         if own.empty:
@@ -36,9 +38,11 @@ def one_at_a_time(frame: pd.DataFrame) -> list[str]:
 
 
 def varied(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that vary at most one hyperparameter, in environments in which some vary one."""
-    envs = frame.loc[frame["changed"] != "", "env"]
-    return frame[~frame["is_random"] & frame["env"].isin(envs)]
+    """Return the defaults and the runs that vary one hyperparameter, in environments that have both."""
+    frame = frame[~frame["is_random"]]
+    is_default = frame["changed"] == ""
+    envs = {*frame.loc[is_default, "env"]} & {*frame.loc[~is_default, "env"]}
+    return frame[frame["env"].isin(envs)]
 
 
 def by_setting(frame: pd.DataFrame) -> pd.DataFrame:
@@ -54,12 +58,15 @@ def curve(frame: pd.DataFrame, candidate: Candidate, name: str) -> dict[float, E
 
 
 def draw_one_at_a_time(frame: pd.DataFrame, file: Path) -> None:
-    """Draw the mean score of each candidate by the value of each hyperparameter, with intervals."""
+    """Draw the mean score of each candidate by the value of each hyperparameter, with intervals.
+
+    :param frame: what :func:`varied` returns
+    """
     names = ["coefficient", *VARIED]
     with drawing(file, 1, len(names), (3.0 * len(names), 3.2), sharey=True) as grid:
         for name, axes in zip(names, grid[0], strict=True):
             for candidate, color in zip(CANDIDATES, COLORS, strict=False):
-                found = curve(varied(frame), candidate, name)
+                found = curve(frame, candidate, name)
                 # The coefficients of different objectives have no common scale, but an order.
                 places = [candidate.values.index(value) if name == "coefficient" else value for value in found]
                 axes.plot(places, [each.value for each in found.values()], "o-", color=color, label=candidate.name)

@@ -1,7 +1,6 @@
 """The scores of runs between the ends of their environments, and what can be said of them."""
 
-from collections.abc import Iterator, Mapping
-from math import comb
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import pandas as pd
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.robustness import CANDIDATES, Candidate, Configuration
 from sb3_ppo_variants.compare.settings import read_setting
-from sb3_ppo_variants.compare.statistics import ALPHA, Differences, Estimate, holm, interval, p_values
+from sb3_ppo_variants.compare.statistics import Differences, Estimate, interval
 
 # Between these percentiles of the runs in an environment, scores are 0 and 1.
 ENDS = (5, 95)
@@ -118,35 +117,12 @@ def estimate(scores: np.ndarray) -> Estimate:
     return Estimate(scores.mean(), float(low), float(high))
 
 
-def best_of(values: np.ndarray, tried: int) -> float:
-    """Return the mean of the greatest of so many values, over all ways of choosing them.
-
-    The i-th smallest of n values is the greatest of k in C(i - 1, k - 1) of C(n, k) choices.
-
-    :param values: shape (n,)
-    :param tried: k, from 1 to n
-    """
-    ways = [comb(i, tried - 1) for i in range(len(values))]
-    return float(np.sort(values) @ ways / sum(ways))
-
-
 def sensitivity(scores: pd.DataFrame) -> float:
     """Return the best configuration of each environment over the best one of all: mean of max minus max of mean.
 
     :param scores: a row for each configuration, and a column for each environment
     """
     return float(scores.max().mean() - scores.mean(axis="columns").max())
-
-
-def say_apart(what: str, pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
-    """Say for which candidates two sets of scores differ beyond noise.
-
-    :param what: the first words
-    :param pairs: the scores of each candidate, both of shape (seeds, environments)
-    """
-    corrected = holm(p_values(list(pairs.values())))
-    apart = [f"{name} (p = {p:.2g})" for name, p in zip(pairs, corrected, strict=True) if p <= ALPHA]
-    return f"{what} beyond noise: {', '.join(apart) or 'of no objective'}."
 
 
 def say_better(what: str, compared: Differences) -> str:
