@@ -34,6 +34,12 @@ from sb3_ppo_variants.__main__ import main
         (["--from", "none.jsonl.gz"], "--from none.jsonl.gz cannot be read as a file that report --export wrote"),
         (["-p", "fast_envs=True"], "fast_envs cannot be a hyperparameter of a comparison: use --fast-envs"),
         (["--algos", "ppo_clip:fast_envs=True"], "fast_envs cannot be an argument of a setting, .*: use --fast-envs"),
+        (
+            ["--preset", "table1-study", "--resume-every", "64", "--normalize"],
+            "^--normalize, --resume-every 64 cannot change --preset table1-study",
+        ),
+        (["--resume-every", "0"], "--resume-every must be at least 1, not 0"),
+        (["--resume-every", "64"], "--resume-every 64 needs algorithms of this package, .*; sb3_ppo cannot"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1 is for --backend ray or dask"),
     ],

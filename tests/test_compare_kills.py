@@ -70,6 +70,26 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
+def test_a_killed_command_resumes_its_runs(tmp_path: Path) -> None:
+    arguments = ["--seeds", "1", "--timesteps", "40000", "--resume-every", "5000"]
+    assert compare(tmp_path / "whole", *arguments) == 0
+    out = tmp_path / "killed"
+    for _ in range(2):
+        known = {*out.glob("to-resume/*/step_*")}
+        started = command(out, *arguments)
+        while started.poll() is None and len({*out.glob("to-resume/*/step_*")} - known) < 2:
+            time.sleep(0.05)
+        started.send_signal(signal.SIGKILL)
+        started.communicate(timeout=60)
+    assert not files(out).keys() & {name for name in files(tmp_path / "whole") if "random" not in name}
+    assert max(int(path.name.removeprefix("step_")) for path in out.glob("to-resume/*/step_*")) >= 5000
+    last = command(out, *arguments)
+    output, _ = last.communicate()
+    assert last.returncode == 0, output
+    assert contents(out) == contents(tmp_path / "whole")
+    assert not list(out.glob("to-resume/*"))
+
+
 def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
     started = command(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
     output, _ = started.communicate()

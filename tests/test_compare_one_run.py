@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.execution import perform
+from sb3_ppo_variants.compare.execution import RunState, Tracking, perform
 from sb3_ppo_variants.compare.options import ALGORITHMS
 from sb3_ppo_variants.compare.plan import make_plan
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
@@ -67,6 +69,40 @@ def test_every_algorithm_is_trained(setting: str) -> None:
     assert record["steps"] == 64
     # The record can be written as JSON.
     assert json.loads(json.dumps(record)) == record
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives the same record as one that was never cut, and repeats only the steps after the checkpoint."""
+    parameters = {"n_envs": 1, "n_steps": 32, "batch_size": 32}
+    conditions = Conditions(timesteps=512, parameters=parameters, resume_every=128)
+    (_, run) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
+    whole = perform(run)
+    assert whole["status"] == "finished", whole["error"]
+    taken: list[int] = []
+    note, cut_at = RunState.note, 300
+
+    def note_or_cut(state: RunState, step: int, infos: list[Any]) -> None:
+        taken.append(step)
+        if step == cut_at:
+            raise KeyboardInterrupt
+        note(state, step, infos)
+
+    monkeypatch.setattr(RunState, "note", note_or_cut)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(len(taken)))
+    folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt", "tracking": Tracking(tmp_path / "boards")}
+    with pytest.raises(KeyboardInterrupt):
+        perform(run, **folders)
+    cut_at = 0
+    cut = perform(run, **folders)
+    assert taken == [*range(1, 301), *range(257, 513)]
+    same = ("name", "score", "steps", "curve", "episodes", "training")
+    assert {part: cut[part] for part in same} == {part: whole[part] for part in same}  # type: ignore[literal-required]
+    # The seconds of the first attempt count up to the checkpoint.
+    assert cut["wall_seconds"] == 512
+    # A run without checkpoints has other episodes, and is another run.
+    (_, other) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, replace(conditions, resume_every=None)).runs
+    assert other.name != run.name and perform(other)["episodes"] != whole["episodes"]
+    assert len(list((tmp_path / "boards" / run.name).glob("events.*"))) == 2  # Of both attempts.
 
 
 @pytest.mark.slow

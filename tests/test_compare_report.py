@@ -123,6 +123,7 @@ def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--protocol", "text", "--entry", "default"],
         ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--settings", "headline"],
         ["--preset", "table1-study", "--envs", "Pendulum-v1", "--timesteps", "64"],
+        ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--resume-every", "64"],
     ],
 )
 def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None:

@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from helpers import VARIANTS, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.state import REMEMBERED
 
 
@@ -125,6 +126,34 @@ def test_what_stops_training_stops_it_at_the_same_step(case: str, tmp_path: Path
     (whole, _), (cut, _) = cut_and_whole(STOPPING[case], tmp_path)
     assert whole == cut
     assert 150 < whole < 320
+
+
+class Remembering(Triggered):
+    """Keeps its steps when a run is resumed."""
+
+    remembered: Any = ("at",)
+
+
+def test_a_callback_of_ones_own_keeps_what_it_names(tmp_path: Path) -> None:
+    (_, whole), (_, cut) = cut_and_whole(lambda folder: Remembering(), tmp_path)
+    assert cut.at == whole.at == [(call, 2 * call) for call in range(1, 161)]
+
+
+@pytest.mark.parametrize(
+    ("remembered", "message"),
+    [
+        ("at", r"Remembering.remembered='at' is a string: name the attributes in a tuple, \('at',\)"),
+        (("at", "model"), "Remembering.remembered names model, but a checkpoint cannot hold a PPOClip"),
+    ],
+)
+def test_what_a_callback_cannot_keep_is_refused_before_the_first_step(
+    remembered: Any, message: str, tmp_path: Path
+) -> None:
+    callback, model = Remembering(), small(env=pendulums())
+    callback.remembered = remembered
+    with pytest.raises(ArgumentError, match=message):
+        model.learn(64, callback=[callback, ExactCheckpointCallback(64, tmp_path)])
+    assert model.num_timesteps == 0
 
 
 def test_what_is_called_every_so_many_steps(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +25,8 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
 
 CHECKPOINTS = "checkpoints"
+# The folder for the checkpoints of --resume-every.
+TO_RESUME = "to-resume"
 INTERRUPTED = 130
 
 
@@ -68,10 +71,11 @@ def make_plans(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
-    names = ("protocol", "hyperparams", "entry", "normalize", "anneal")
+    switches = ("normalize", "anneal")
+    names = ("protocol", "hyperparams", "entry", *switches, "resume_every")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if preset.studied and (given or options.param):
-        words = [f"--{name} {value}" if name in names[:3] else switch(name, value) for name, value in given.items()]
+        words = [switch(k, v) if k in switches else f"--{k.replace('_', '-')} {v}" for k, v in given.items()]
         words += [f"-p {text}" for text in options.param]
         raise ArgumentError(
             f"{', '.join(words)} cannot change --preset {options.preset}, which has conditions of its own; "
@@ -143,7 +147,8 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
     if not missing:
         return 0
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
-    described = {"states": states.absolute(), "checkpoints": checkpoints, "tracking": tracking}
+    to_resume = (options.out / TO_RESUME).absolute()
+    described = {"states": states.absolute(), "checkpoints": checkpoints, "to_resume": to_resume, "tracking": tracking}
     work = partial(perform, fast_envs=options.fast_envs, **described)
     failed = 0
     with (
@@ -159,6 +164,8 @@ def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking:
             (states / f"{record['name']}.json").unlink(missing_ok=True)
             for written in writer.write(record):
                 display.report(written)
+                if written["status"] == "finished":
+                    shutil.rmtree(to_resume / written["name"], ignore_errors=True)
             if writer.problem:
                 display.tell(writer.problem, red=True)
     return failed

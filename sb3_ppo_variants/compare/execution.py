@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 import gymnasium as gym
@@ -31,6 +32,7 @@ import numpy as np
 import pandas as pd
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from threadpoolctl import threadpool_limits
 
@@ -45,6 +47,7 @@ from sb3_ppo_variants.guards.masks import own_space, random_actions
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run as WandbRun
@@ -64,17 +67,21 @@ LOGGED = (
 class RunState(Episodes):
     """Keeps the episodes of a run and the values that it logs, and writes its progress to a file in a folder."""
 
+    remembered = ("ends", "returns", "_logged", "_spent")
+
     def __init__(self, run: Run, folder: Path | None):
         super().__init__()
         self._run = run
         self._file = folder / f"{run.name}.json" if folder is not None and folder.is_dir() else None
         self._next = 0.0
         self._logged: list[dict[str, float]] = []
+        # Wall-clock and CPU seconds.
+        self._spent = [0.0, 0.0]
         self._on_training_start()
 
     def _on_training_start(self) -> None:
         # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
-        self._begun = time.perf_counter(), time.process_time()
+        self._clocks = time.perf_counter(), time.process_time()
 
     def note(self, step: int, infos: list[dict[str, object]]) -> None:
         """Record the episodes that ended in a step, and write the progress, if the last write was long enough ago."""
@@ -94,8 +101,14 @@ class RunState(Episodes):
 
     def seconds(self) -> tuple[float, float]:
         """Measure the wall-clock and CPU seconds of the training so far."""
-        clock, processor = self._begun
-        return round(time.perf_counter() - clock, 2), round(time.process_time() - processor, 2)
+        self._count_seconds()
+        wall, cpu = self._spent
+        return round(wall, 2), round(cpu, 2)
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter(), time.process_time()
+        self._spent = [spent + to - since for spent, to, since in zip(self._spent, now, self._clocks, strict=True)]
+        self._clocks = now
 
     def close(self) -> None:
         """Remove the file."""
@@ -103,6 +116,7 @@ class RunState(Episodes):
             self._file.unlink(missing_ok=True)
 
     def _on_rollout_start(self) -> None:
+        self._count_seconds()  # A checkpoint may be written now.
         # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
         values = {name: self.logger.name_to_value.get(f"train/{name}") for name in LOGGED}
         known = {name: float(value) for name, value in values.items() if value is not None}
@@ -144,8 +158,9 @@ class Tracking:
             formats: list[KVWriter] = []
             if self.tensorboard is not None:
                 folder = self.tensorboard / run.name
-                # An earlier attempt at this run, which failed or was killed, may have left logs here.
-                shutil.rmtree(folder, ignore_errors=True)
+                if model.num_timesteps == 0:
+                    # An earlier attempt at this run, which failed or was killed, may have left logs here.
+                    shutil.rmtree(folder, ignore_errors=True)
                 formats.append(TensorBoardOutputFormat(str(folder)))
                 stack.callback(formats[0].close)
             if self.wandb is not None:
@@ -188,6 +203,7 @@ def perform(
     run: Run,
     states: Path | None = None,
     checkpoints: Path | None = None,
+    to_resume: Path | None = None,
     tracking: Tracking | None = None,
     fast_envs: bool = False,
     cores: int = 1,
@@ -196,6 +212,7 @@ def perform(
 
     :param states: folder for the progress of the runs
     :param checkpoints: folder in which a folder with the trained model is saved
+    :param to_resume: folder for the checkpoints from which a run continues, if its conditions ask for them
     :param fast_envs: whether to use the fastest environments with the same results
     :param cores: number of cores that these may use
     """
@@ -207,7 +224,7 @@ def perform(
         with threadpool_limits(limits=1), limit_cores(cores), quiet(checked=True):
             made = run.recipe(fast_envs)
             if run.algorithm:
-                steps, computed = _train(run, made, state, checkpoints, tracking or Tracking())
+                steps, computed = _train(run, made, state, checkpoints, to_resume, tracking or Tracking())
             else:
                 steps, computed = _act_randomly(run, made, state)
         training = state.curves(steps, SPANS)
@@ -229,14 +246,25 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, {**made, **described, "modules": own_modules(run), "wall_seconds": wall, "cpu_seconds": cpu})
 
 
-def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tracking: Tracking) -> tuple[int, Result]:
+def _train(
+    run: Run, made: Recipe, state: RunState, checkpoints: Path | None, to_resume: Path | None, tracking: Tracking
+) -> tuple[int, Result]:
     """Train, and return the number of steps that were made, and what computed them."""
     model = build(made, run.seed)
+    every = run.conditions.get("resume_every")
     env = model.get_env()
     assert env is not None
     computed: Result = {"numerics": numerics(model), "vec_env": type(env.unwrapped).__name__}
-    with tracking.log(run, model):
-        model.learn(run.timesteps, callback=state)
+    with ExitStack() as stack:
+        learn: Callable[..., object] = model.learn
+        callbacks: list[BaseCallback] = [state]
+        if every is not None:
+            folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
+            model = _resume(model, folder)
+            learn = model.learn_to
+            callbacks.append(ExactCheckpointCallback(every, folder, keep_last=1))
+        stack.enter_context(tracking.log(run, model))
+        learn(run.timesteps, callbacks)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
@@ -247,6 +275,14 @@ def _train(run: Run, made: Recipe, state: RunState, checkpoints: Path | None, tr
             warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env.close()
     return model.num_timesteps, computed
+
+
+def _resume(model: BaseAlgorithm, folder: Path) -> PPOBase:
+    """Resume the run that has checkpoints in a folder, in the model's environment, or return the model to begin it."""
+    assert isinstance(model, PPOBase) and model.env is not None  # A plan refuses other algorithms.
+    with suppress(FileNotFoundError):
+        return type(model).resume(folder, model.env, model.device)
+    return model
 
 
 def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:

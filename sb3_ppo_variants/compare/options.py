@@ -54,6 +54,10 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-p", "--param", action="append", default=[], metavar="NAME=VALUE", help="change a hyperparameter")
     how.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="normalise with VecNormalize")
     how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
+    how.add_argument(
+        "--resume-every", type=whole_number, metavar="STEPS",
+        help="write a checkpoint of each run every so many steps, so that the same command continues it after a kill",
+    )  # fmt: skip
     where = parser.add_argument_group("where to run")
     where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
     where.add_argument(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, FIRST
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
@@ -205,6 +206,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
+    _check_resumable(settings, conditions.resume_every)
     envs = [recipes.full_id(env) for env in envs]
     for option, values in (("--envs", envs), ("--algos", [setting.label for setting in settings])):
         for value in values:
@@ -228,6 +230,19 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
         if identity == same:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
+
+
+def _check_resumable(settings: list[Setting], every: int | None) -> None:
+    if every is None:
+        return
+    if every < 1:
+        raise ArgumentError(f"--resume-every must be at least 1, not {every}")
+    for setting in settings:
+        if not issubclass(load_class(setting.path), PPOBase):
+            raise ArgumentError(
+                f"--resume-every {every} needs algorithms of this package, which can continue a run; {setting.label} "
+                "cannot: leave it out of --algos"
+            )
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:

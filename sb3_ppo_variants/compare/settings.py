@@ -43,6 +43,8 @@ RESERVED = {
 }
 # Hyperparameters of a comparison that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
+# Conditions that only some records contain.
+LATER = ("protocol", "switched", "resume_every")
 # The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
 # if they are not at their defaults, so that earlier runs keep their names.
 RECORDED = frozenset({
@@ -197,6 +199,8 @@ class Conditions:
     protocol: str | None = None
     # What differs from the protocol, in words.
     switched: str | None = None
+    # The steps between the checkpoints of a run, each of which begins new episodes.
+    resume_every: int | None = None
 
     def __post_init__(self) -> None:
         given = self.parameters.get("normalize", self.normalize)
@@ -214,8 +218,8 @@ class Conditions:
         """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
         parameters = to_plain("parameters", self.parameters)
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
-        # Records of earlier versions lack these two, and still match if they are None.
-        return {k: v for k, v in described.items() if v is not None or k not in ("protocol", "switched")}
+        # Records that lack these still match if they are None.
+        return {k: v for k, v in described.items() if v is not None or k not in LATER}
 
 
 def switch(name: str, value: bool) -> str:

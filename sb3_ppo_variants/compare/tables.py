@@ -221,7 +221,7 @@ def mention_added(comparison: Comparison) -> list[str]:
 
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.applied
-    protocol = conditions.get("protocol")
+    protocol, every = conditions.get("protocol"), conditions.get("resume_every")
     sources = [source for source in (conditions["entry"], conditions["file"]) if source is not None]
     # The description names values of this entry too, and another source may have different ones.
     says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
@@ -234,6 +234,7 @@ def _conditions(comparison: Comparison) -> list[str]:
         "changed": conditions["parameters"] or None,
         "normalised by VecNormalize": yes_or_no[conditions["normalize"]],
         "step size annealed to 0": yes_or_no[conditions["anneal"]],
+        "new episodes with a checkpoint": every and f"every {every:,} steps",
     }
     lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
     preset = PRESETS.get(conditions["preset"] or "")
@@ -325,8 +326,9 @@ def command(comparison: Comparison) -> str | None:
     # A preset with conditions of its own has them with any number of steps.
     elif all(replace(e, timesteps=conditions["timesteps"]).description() != conditions for e in preset.studied):
         return None
-    if conditions["timesteps"] is not None:
-        words += ["--timesteps", str(conditions["timesteps"])]
+    for number in ("timesteps", "resume_every"):
+        if (value := conditions.get(number)) is not None:
+            words += [f"--{number.replace('_', '-')}", str(value)]
     if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
         words += ["--algos", *(label.replace(" ", ":", 1) for label in labels)]
     words += ["--envs", *comparison.envs]

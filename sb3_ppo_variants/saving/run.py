@@ -202,8 +202,8 @@ class ExactCheckpointCallback(BaseCallback):
     processes.
 
     Resume a run with the same callbacks in the same order. SB3's own callbacks keep their counters and records, such as
-    the best mean reward of ``EvalCallback``. The state of your own callbacks, and of wrappers other than
-    ``VecNormalize``, is not saved.
+    the best mean reward of ``EvalCallback``. Your own keep the attributes that they name in ``remembered``, a tuple of
+    strings. The state of wrappers other than ``VecNormalize`` is not saved.
 
     :param every: environment steps between checkpoints, >= 1
     :param path: folder for the checkpoints
@@ -214,7 +214,7 @@ class ExactCheckpointCallback(BaseCallback):
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
         checkpoints of another run or anything else that would be replaced, if there is a second callback of this kind,
-        or if the model cannot be resumed
+        if a checkpoint cannot hold what a callback of yours names in ``remembered``, or if the model cannot be resumed
     """
 
     model: SavedAlgorithm

@@ -34,6 +34,8 @@ REMEMBERED: Mapping[type, Sequence[str]] = {
     callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
     callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
+# The attribute in which a callback of your own names those that hold its state.
+OWN = "remembered"
 # Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[Values]]
 
@@ -148,13 +150,31 @@ def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
 
 
 def get_memories(callback: BaseCallback) -> Memories:
-    """Get the state of a callback and of the callbacks inside it, leaving out values without a plain form."""
+    """Get the state of a callback and of the callbacks inside it, leaving out SB3's values without a plain form.
+
+    :raises ArgumentError: if a value that a callback names in ``remembered`` has no plain form
+    """
     memories: Memories = defaultdict(list)
     for one in walk(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
         values = {name: getattr(one, name) for name in names}
-        memories[type(one).__qualname__].append({name: v for name, v in values.items() if plain.is_plain(v)})
+        known = {name: v for name, v in values.items() if plain.is_plain(v)}
+        memories[type(one).__qualname__].append({**known, **_get_own_memory(one)})
     return dict(memories)
+
+
+def _get_own_memory(callback: BaseCallback) -> Values:
+    names, cls = getattr(callback, OWN, ()), type(callback).__name__
+    if isinstance(names, str):
+        raise ArgumentError(f"{cls}.{OWN}={names!r} is a string: name the attributes in a tuple, ({names!r},)")
+    values = {name: getattr(callback, name) for name in names}
+    for name, value in values.items():
+        if not plain.is_plain(value):
+            raise ArgumentError(
+                f"{cls}.{OWN} names {name}, but a checkpoint cannot hold a {type(value).__name__}: keep its state in "
+                "numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
+            )
+    return values
 
 
 def restore_memories(callback: BaseCallback, memories: Memories) -> None:
