@@ -49,7 +49,6 @@ TITLES = {
     "distributions-halfcheetah": ("Distributions, HalfCheetah", "howto/bounded_actions"),
     "objectives-500k": ("All objectives, 500,000 steps", "objectives-500k/report"),
     "robustness": ("Random hyperparameters", "robustness"),
-    "robustness-bipedalwalker": ("Random hyperparameters, BipedalWalker, the search alone", "robustness"),
     "penalties-ant": ("Penalties in Ant, 1 million steps", "penalties-ant/report"),
     "penalties-humanoid": ("Penalties in Humanoid, 1 million steps", "penalties-humanoid/report"),
     "gallery": ("Gallery of the recipes", "gallery/README"),
