@@ -86,6 +86,7 @@ def test_a_killed_command_resumes_its_runs(tmp_path: Path) -> None:
     last = command(out, *arguments)
     output, _ = last.communicate()
     assert last.returncode == 0, output
+    assert "- runs that continue from a checkpoint: 2\n" in output
     assert contents(out) == contents(tmp_path / "whole")
     assert not list(out.glob("to-resume/*"))
 

@@ -125,6 +125,8 @@ def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     unsaved = [run for run in trainings if status.get(run.name) == "finished" and not (saved / run.name).exists()]
     if options.checkpoints and unsaved:
         notes.append(f"{len(unsaved)} finished runs have no checkpoint; they are not made again for one")
+    if begun := sum((options.out / TO_RESUME / run.name).exists() for run in missing):
+        notes.append(f"runs that continue from a checkpoint: {begun}")
     for note in notes:
         print(f"- {note}")
     check(missing, options.fast_envs)
