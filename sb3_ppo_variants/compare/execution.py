@@ -262,7 +262,7 @@ def _train(
             folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
             model = _resume(model, folder)
             learn = model.learn_to
-            callbacks.append(ExactCheckpointCallback(every, folder, keep_last=1))
+            callbacks.append(ExactCheckpointCallback(every, folder))
         stack.enter_context(tracking.log(run, model))
         learn(run.timesteps, callbacks)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
