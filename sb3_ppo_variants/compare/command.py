@@ -20,7 +20,7 @@ from sb3_ppo_variants.compare.execution import Tracking, check, perform
 from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge_plans
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
-from sb3_ppo_variants.compare.settings import Conditions, assignments, read_file, read_setting, switch
+from sb3_ppo_variants.compare.settings import Conditions, assignments, read_file, read_setting, write_option
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
 
@@ -71,11 +71,10 @@ def make_plans(options: argparse.Namespace) -> Plan:
         raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
     if options.algos and options.settings:
         raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
-    switches = ("normalize", "anneal")
-    names = ("protocol", "hyperparams", "entry", *switches, "resume_every")
+    names = ("protocol", "hyperparams", "entry", "normalize", "anneal", "resume_every")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if preset.studied and (given or options.param):
-        words = [switch(k, v) if k in switches else f"--{k.replace('_', '-')} {v}" for k, v in given.items()]
+        words = [" ".join(write_option(name, value)) for name, value in given.items()]
         words += [f"-p {text}" for text in options.param]
         raise ArgumentError(
             f"{', '.join(words)} cannot change --preset {options.preset}, which has conditions of its own; "

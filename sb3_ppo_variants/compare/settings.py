@@ -206,7 +206,7 @@ class Conditions:
         given = self.parameters.get("normalize", self.normalize)
         # VecNormalize without arguments normalises too.
         if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
-            named = switch("normalize", self.normalize)
+            (named,) = write_option("normalize", self.normalize)
             raise ArgumentError(f"-p normalize={given} contradicts {named}; pass only one of them")
 
     @property
@@ -222,9 +222,10 @@ class Conditions:
         return {k: v for k, v in described.items() if v is not None or k not in LATER}
 
 
-def switch(name: str, value: bool) -> str:
-    """Find the option of the command line that gives a condition this value."""
-    return f"--{name}" if value else f"--no-{name}"
+def write_option(name: str, value: object) -> list[str]:
+    """Write the words of the command line that give a condition this value."""
+    option = name.replace("_", "-")
+    return [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
 
 
 class Resolved(NamedTuple):
@@ -267,7 +268,7 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     found = {name: value for name, value in found.items() if name not in RESERVED.keys() | omitted}
     if conditions.anneal is not None and "learning_rate" not in setting.arguments:
         if "learning_rate" not in found:
-            named = switch("anneal", conditions.anneal)
+            (named,) = write_option("anneal", conditions.anneal)
             raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
         found["learning_rate"] = _anneal(found["learning_rate"], conditions.anneal)
     if conditions.anneal is not False:

@@ -16,7 +16,7 @@ from scipy.stats import sem
 from sb3_ppo_variants.compare.plan import PRESETS, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
-from sb3_ppo_variants.compare.settings import own_protocol, switch
+from sb3_ppo_variants.compare.settings import own_protocol, write_option
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
     FEWEST_FOR_IQM,
@@ -318,17 +318,15 @@ def command(comparison: Comparison) -> str | None:
     words = ["python", "-m", "sb3_ppo_variants", "compare"]
     words += ["--preset", name] if name else []
     if preset is None or not preset.studied:
-        for option in ("protocol", "entry"):
-            words += [f"--{option}", conditions[option]] if conditions.get(option) else []
-        words += [switch(s, conditions[s]) for s in ("normalize", "anneal") if conditions[s] is not None]
+        for option in ("protocol", "entry", "normalize", "anneal"):
+            words += [] if conditions.get(option) is None else write_option(option, conditions[option])
         for parameter, value in conditions["parameters"].items():
             words += ["-p", f"{parameter}={value}"]
     # A preset with conditions of its own has them with any number of steps.
     elif all(replace(e, timesteps=conditions["timesteps"]).description() != conditions for e in preset.studied):
         return None
-    for number in ("timesteps", "resume_every"):
-        if (value := conditions.get(number)) is not None:
-            words += [f"--{number.replace('_', '-')}", str(value)]
+    for option in ("timesteps", "resume_every"):
+        words += [] if conditions.get(option) is None else write_option(option, conditions[option])
     if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
         words += ["--algos", *(label.replace(" ", ":", 1) for label in labels)]
     words += ["--envs", *comparison.envs]
