@@ -17,7 +17,7 @@ from benchmarks.figures.command import FIGURES
 from benchmarks.figures.ratio import by_ratio
 from benchmarks.figures.rollout import Moved, moved
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 
 ROOT = Path(__file__).parent.parent
 RATIO = np.linspace(0.05, 1.95, 1901)
@@ -41,7 +41,7 @@ def test_the_penalty_is_that_of_two_actions() -> None:
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("objective", [Unclipped(), KLPenalized(kl_coef=1.0), KLPenalized(kl_coef=3.0)], ids=repr)
-def test_drawn_slopes_are_numerical_derivatives(objective: ArrayObjective, advantage: float) -> None:
+def test_drawn_slopes_are_numerical_derivatives(objective: Objective, advantage: float) -> None:
     values, slopes = by_ratio(objective, RATIO, advantage)
     assert np.allclose(np.gradient(values, np.log(RATIO))[5:-5], slopes[5:-5], rtol=1e-3, atol=2e-3)
 

@@ -6,24 +6,23 @@ import pytest
 import torch as th
 
 from helpers import small
-from sb3_ppo_variants import ArgumentError, PPOClip, PPOCustom
+from sb3_ppo_variants import ArgumentError, ArrayObjective, Gradient, PPOClip, PPOCustom
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import backend as obstacles
-from sb3_ppo_variants.objectives import Clipped
 
 NATIVE = "Training on the fast path: the native library computes the networks"
 REFERENCE = "Training on the reference path: "
 
 
-class Mine(Clipped):
+class Mine(ArrayObjective):
     """A user's objective with both forms of its loss."""
 
     def loss(self, batch: Any) -> th.Tensor:
-        return 2 * super().loss(batch)
+        return -(batch.ratio * batch.advantages).mean()
 
-    def gradient(self, batch: Any) -> Any:
-        losses, d_log_ratio, *_ = super().gradient(batch)
-        return super().gradient(batch)._replace(losses=2 * losses, d_log_ratio=2 * d_log_ratio)
+    def gradient(self, batch: Any) -> Gradient:
+        losses = -batch.ratio * batch.advantages
+        return Gradient(losses, losses / len(losses))
 
 
 def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
@@ -41,7 +40,7 @@ def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("natively")
 @pytest.mark.parametrize(
-    ("cls", "arguments"), [(PPOClip, {"use_sde": True}), (PPOCustom, {"objective": Mine(0.2)})], ids=["gSDE", "own"]
+    ("cls", "arguments"), [(PPOClip, {"use_sde": True}), (PPOCustom, {"objective": Mine()})], ids=["gSDE", "own"]
 )
 def test_it_computes_gsde_and_gradients_of_users(
     cls: Any, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -10,10 +10,10 @@ from javascript import STATIC, evaluate
 
 from benchmarks.figures.ratio import by_ratio
 from sb3_ppo_variants import objectives
-from sb3_ppo_variants.objectives import ArrayObjective
+from sb3_ppo_variants.objectives import NativeObjective
 
 # The objectives with the values of the sliders that each has.
-MADE: dict[str, Callable[[dict[str, float]], ArrayObjective]] = {
+MADE: dict[str, Callable[[dict[str, float]], NativeObjective]] = {
     "Unclipped": lambda c: objectives.Unclipped(),
     "Clipped": lambda c: objectives.Clipped(c["eps"]),
     "ClipHigher": lambda c: objectives.ClipHigher(c["eps"], c["epsHigh"]),
@@ -75,7 +75,7 @@ def test_the_page_has_the_formulas_of_the_package() -> None:
 
 
 def test_the_page_has_every_objective() -> None:
-    curves = {name for name, found in objectives.list_objectives().items() if issubclass(found, ArrayObjective)}
+    curves = {name for name, found in objectives.list_objectives().items() if issubclass(found, NativeObjective)}
     assert set(javascript("Object.keys(OBJECTIVES)")) == set(MADE) == curves - SAME_CURVES
 
 

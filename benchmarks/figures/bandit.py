@@ -1,12 +1,10 @@
 """The effect of an update on the policy of a two-armed bandit, whose first arm pays 1 and whose second pays nothing."""
 
-from typing import TypeVar
-
 import numpy as np
+import torch as th
 
-from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Batch
+from sb3_ppo_variants.objectives import AdaptiveKL, Batch, Objective
 
-Kept = TypeVar("Kept", bound=ArrayObjective)
 # Enough small steps of gradient ascent to converge, if the objective has a maximum.
 STEPS, STEP_SIZE = 2000, 0.05
 
@@ -25,22 +23,23 @@ def logit(prob: float) -> float:
     return float(np.log(prob / (1 - prob)))
 
 
-def value_and_slope(objective: ArrayObjective, old: float, new: float) -> tuple[float, float]:
+def value_and_slope(objective: Objective, old: float, new: float) -> tuple[float, float]:
     """Return the objective without sampling noise, and its derivative with respect to the logit of the first arm.
 
     :param old: the probability of the first arm under the old policy
     :param new: the probability of the first arm under the new policy
     """
-    ratio = np.array([new / old, (1 - new) / (1 - old)])
+    of_old = th.tensor([old, 1 - old], dtype=th.float64)
+    logit_of_first = th.tensor(logit(new), dtype=th.float64, requires_grad=True)
+    ratio = th.stack([logit_of_first, -logit_of_first]).sigmoid() / of_old
     # The batch has each arm once. These weights turn its mean into the expectation under the old policy.
-    weighted = 2 * np.array([old, 1 - old]) * advantages(old)
-    losses, d_log_ratio, d_kl, *_ = objective.gradient(Batch(ratio, weighted, np.full(2, kl(old, new))))
-    # The derivatives of log r of each arm, and of the KL, with respect to the logit.
-    d_logit = d_log_ratio @ np.array([1 - new, -new]) + (0.0 if d_kl is None else d_kl.sum() * (new - old))
-    return -float(losses.mean()), -float(d_logit)
+    weighted = 2 * of_old * th.from_numpy(advantages(old))
+    loss = objective.loss(Batch(ratio, weighted, -(of_old * ratio.log()).sum().expand(2)))
+    (slope,) = th.autograd.grad(loss, logit_of_first)
+    return -loss.item(), -slope.item()
 
 
-def ascent(objective: ArrayObjective, old: float, steps: int = STEPS) -> list[float]:
+def ascent(objective: Objective, old: float, steps: int = STEPS) -> list[float]:
     """Return the probability of the first arm before gradient ascent on the objective, and after each step of it."""
     position, probs = logit(old), [old]
     for _ in range(steps):
@@ -49,7 +48,7 @@ def ascent(objective: ArrayObjective, old: float, steps: int = STEPS) -> list[fl
     return probs
 
 
-def update(objective: ArrayObjective, old: float, steps: int = STEPS) -> float:
+def update(objective: Objective, old: float, steps: int = STEPS) -> float:
     """Return the probability of the first arm after gradient ascent on the objective from the old policy."""
     return ascent(objective, old, steps)[-1]
 
@@ -59,7 +58,7 @@ def kl(old: float, new: float) -> float:
     return float(old * np.log(old / new) + (1 - old) * np.log((1 - old) / (1 - new)))
 
 
-def learn(objective: ArrayObjective, updates: int) -> list[float]:
+def learn(objective: Objective, updates: int) -> list[float]:
     """Return the probability of the first arm, which starts at 1/2, before the first update and after each one."""
     probs = [0.5]
     for _ in range(updates):

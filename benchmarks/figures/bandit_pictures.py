@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.figures.bandit import adapt, ascent, kl, learn, update, value_and_slope
 from benchmarks.figures.look import CLIP, FIXED, PLAIN, below, picture, shades
-from sb3_ppo_variants.objectives import AdaptiveKL, ArrayObjective, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import TOLERANCE
 
 PROBS = np.linspace(0.02, 0.98, 193)
@@ -21,11 +21,11 @@ STARTS = (0.01, 1.0, 100.0)
 ADAPTATIONS = 12
 
 
-def _settings(objectives: Sequence[tuple[ArrayObjective, str]], palette: str) -> list[tuple[ArrayObjective, str, str]]:
+def _settings(objectives: Sequence[tuple[Objective, str]], palette: str) -> list[tuple[Objective, str, str]]:
     return [(*pair, color) for pair, color in zip(objectives, shades(palette, len(objectives)), strict=True)]
 
 
-def _draw(file: Path, settings: list[tuple[ArrayObjective, str, str]]) -> None:
+def _draw(file: Path, settings: list[tuple[Objective, str, str]]) -> None:
     """Draw each objective over the probability of the better arm, and that probability over the updates."""
     with picture(file, height=3.9) as grid:
         by_prob, by_update = grid[0]

@@ -16,12 +16,12 @@ from sb3_ppo_variants.objectives import (
     SAPO,
     SPO,
     TRGPPO,
-    ArrayObjective,
     ClipHigher,
     Clipped,
     DualClip,
     KLHinge,
     KLPenalized,
+    Objective,
     ReverseKL,
     Rollback,
     TrulyPPO,
@@ -37,7 +37,7 @@ UNLIKELY = 0.249
 class Curve(NamedTuple):
     """How an objective is drawn."""
 
-    objective: ArrayObjective
+    objective: Objective
     label: str
     color: str
     dashed: bool = False

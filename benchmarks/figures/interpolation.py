@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.figures.rollout import moved
 from benchmarks.measuring import Count, circumstances, make_folders
-from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives import Batch, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
 from sb3_ppo_variants.variants import PPOClip
@@ -22,7 +22,7 @@ ENV = "Hopper-v5"
 EPSILON = 0.2
 # 0 is the policy that collected the rollout, 1 the updated one.
 FACTORS = np.round(np.linspace(0.0, 2.0, 41), 2)
-OBJECTIVES: dict[str, ArrayObjective] = {
+OBJECTIVES: dict[str, Objective] = {
     "unclipped": Unclipped(),
     "clip": Clipped(EPSILON),
     "kl_coef=0.3": KLPenalized(kl_coef=0.3),
@@ -64,8 +64,8 @@ def measured(model: PPOClip) -> dict[str, float]:
     """Return the mean KL, each objective, and E[clip(r) A] without the minimum, all over the rollout."""
     samples = moved(model)
     ratio = np.exp(samples.log_ratio)
-    batch: Batch[np.ndarray] = Batch(ratio, samples.advantages, samples.kl)
-    values = {name: -float(objective.gradient(batch).losses.mean()) for name, objective in OBJECTIVES.items()}
+    batch: Batch[th.Tensor] = Batch(*map(th.from_numpy, (ratio, samples.advantages, samples.kl)))
+    values = {name: -objective.loss(batch).item() for name, objective in OBJECTIVES.items()}
     without_minimum = np.clip(ratio, 1 - EPSILON, 1 + EPSILON) * samples.advantages
     return {**values, "clip without minimum": float(without_minimum.mean()), "kl": float(samples.kl.mean())}
 

@@ -1,13 +1,13 @@
 """The objectives and their gradients as functions of the ratio, as in figure 1 of the paper."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch as th
 from matplotlib.axes import Axes
 
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, below, picture, shades
-from sb3_ppo_variants.objectives import ArrayObjective, Batch, Clipped, KLPenalized, Unclipped
+from sb3_ppo_variants.objectives import Batch, Clipped, KLPenalized, Objective, Unclipped
 
 RATIO = np.linspace(0.01, 1.99, 397)
 EPSILON = 0.2
@@ -17,7 +17,7 @@ OLD_PROB = 0.5
 
 
 def by_ratio(
-    objective: ArrayObjective, ratio: np.ndarray, advantage: float, old_prob: float = OLD_PROB
+    objective: Objective, ratio: np.ndarray, advantage: float, old_prob: float = OLD_PROB
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return an objective, and its derivative with respect to log r, for one sample at each ratio.
 
@@ -27,31 +27,27 @@ def by_ratio(
     return np.array([value for value, _ in samples]), np.array([slope for _, slope in samples])
 
 
-def _sample(objective: ArrayObjective, ratio: float, advantage: float, old_prob: float) -> tuple[float, float]:
+def _sample(objective: Objective, ratio: float, advantage: float, old_prob: float) -> tuple[float, float]:
     """Evaluate an objective in a minibatch of one sample."""
-    prob = old_prob * ratio
-    log_ratio, other = np.log(ratio), np.log((1 - prob) / (1 - old_prob))
-    known = {
-        "ratio": ratio,
-        "advantages": advantage,
-        "kl": -old_prob * log_ratio - (1 - old_prob) * other,
-        "reverse_kl": prob * log_ratio + (1 - prob) * other,
-        "old_log_prob": np.log(old_prob),
-    }
-    logits = np.log([[old_prob, 1 - old_prob]])
-    arrays: dict[str, Any] = {name: np.array([value]) for name, value in known.items()}
-    batch = Batch(**arrays, actions=np.zeros((1, 1)), old_parameters=(logits,))
-    losses, slope, d_kl, d_reverse_kl, _ = objective.gradient(batch)
-    # With respect to the logit, the derivatives of log r, KL and reverse KL are 1 - p, p - p_old and
-    # p (1 - p) (log r - log r of the other action).
-    if d_kl is not None:
-        slope = slope + d_kl * (prob - old_prob) / (1 - prob)
-    if d_reverse_kl is not None:
-        slope = slope + d_reverse_kl * prob * (log_ratio - other)
-    return -float(losses[0]), -float(slope[0])
+    log_ratio = th.tensor([np.log(ratio)], dtype=th.float64, requires_grad=True)
+    prob = old_prob * log_ratio.exp()
+    log_ratio_of_other = th.log((1 - prob) / (1 - old_prob))
+    batch: Batch[th.Tensor] = Batch(
+        log_ratio.exp(),
+        th.tensor([advantage], dtype=th.float64),
+        -old_prob * log_ratio - (1 - old_prob) * log_ratio_of_other,
+        reverse_kl=prob * log_ratio + (1 - prob) * log_ratio_of_other,
+        log_ratio=log_ratio,
+        old_log_prob=th.tensor([np.log(old_prob)], dtype=th.float64),
+        actions=th.zeros(1, 1),
+        old_parameters=(th.tensor(np.log([[old_prob, 1 - old_prob]])),),
+    )
+    loss = objective.loss(batch)
+    (slope,) = th.autograd.grad(loss, log_ratio)
+    return -loss.item(), -slope.item()
 
 
-def _draw(grid: np.ndarray, objective: ArrayObjective, label: str, color: str, **line: object) -> None:
+def _draw(grid: np.ndarray, objective: Objective, label: str, color: str, **line: object) -> None:
     for column, advantage in enumerate((1.0, -1.0)):
         for row, values in enumerate(by_ratio(objective, RATIO, advantage)):
             grid[row, column].plot(RATIO, values, color=color, label=label, **line)
@@ -119,7 +115,7 @@ def penalty_and_clip(file: Path) -> None:
 
 def overview(file: Path) -> None:
     """Draw the objectives side by side."""
-    drawn: list[tuple[ArrayObjective, str, str]] = [
+    drawn: list[tuple[Objective, str, str]] = [
         (Unclipped(), "unclipped", PLAIN),
         (KLPenalized(kl_coef=1.0), r"KL penalty, $\beta = 1$", FIXED),
         (Clipped(EPSILON), rf"clipped, $\epsilon = {EPSILON}$", CLIP),

@@ -1,4 +1,4 @@
-"""The policy objectives, each with its equation, its loss on tensors and its gradient over arrays.
+"""The policy objectives, each with its equation and its loss.
 
 :func:`read_objective` reads them from text, as command lines and files of hyperparameters name them.
 """
@@ -21,8 +21,8 @@ from sb3_ppo_variants.objectives.objective import (
     NativeObjective,
     Objective,
     gradient_of,
+    has_gradient,
     has_term,
-    is_given_with_loss,
 )
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
@@ -57,8 +57,8 @@ __all__ = [
     "Unclipped",
     "check_gradient",
     "gradient_of",
+    "has_gradient",
     "has_term",
-    "is_given_with_loss",
     "list_objectives",
     "read_objective",
 ]

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives.objective import DERIVED, ArrayObjective, Batch, Objective, gradient_of
+from sb3_ppo_variants.objectives.objective import DERIVED, ArrayObjective, Batch, Objective, gradient_of, has_gradient
 
 # The grid: log r, and the advantages, both KLs and entropies at each. It contains r = 1 and a KL of 0, and otherwise no
 # round numbers, at which objectives may have kinks.
@@ -34,8 +35,11 @@ def check_gradient(objective: ArrayObjective, seed: int = 0) -> None:
     :param objective: the objective
     :param seed: seed of further samples, which mix all of these in a minibatch
     :raises AssertionError: if the loss or a derivative differs by more than rounding, naming it and the sample
-    :raises ArgumentError: (a ``ValueError``) if the loss or a derivative has another shape than in training
+    :raises ArgumentError: (a ``ValueError``) if the objective has no gradient that belongs to its loss, or if the loss
+        or a derivative has another shape than in training
     """
+    if not has_gradient(objective):
+        raise ArgumentError(f"objective={objective!r} has no gradient to compare with its loss: implement gradient()")
     _compare_start(objective)
     for log_ratio in LOG_RATIOS:
         _compare(objective, Points(np.full(len(STATES), log_ratio), *STATES.T))

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import ABOVE_ONE, NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
-from sb3_ppo_variants.objectives.surrogates import Unclipped, gradient_of_clip
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.surrogates import Unclipped
 from sb3_ppo_variants.stops import RatioDeviation
 
 
@@ -43,10 +42,6 @@ class ClipHigher(NativeObjective):
         clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range_high)
         return -th.min(batch.advantages * batch.ratio, batch.advantages * clipped).mean()
 
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        return gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range_high)
-
 
 @dataclass(frozen=True)
 class DualClip(NativeObjective):
@@ -78,12 +73,6 @@ class DualClip(NativeObjective):
         a = batch.advantages
         clipped = th.min(a * batch.ratio, a * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range))
         return -th.where(a < 0, th.max(clipped, self.c * a), clipped).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """The gradient of PPO's clip, and 0 where A < 0 and r > c."""
-        losses, d_log_ratio, *_ = gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range)
-        dropped = (batch.advantages < 0) & (batch.ratio > self.c)
-        return Gradient(np.where(dropped, -self.c * batch.advantages, losses), np.where(dropped, 0, d_log_ratio))
 
 
 @dataclass(frozen=True)
@@ -118,11 +107,6 @@ class CISPO(NativeObjective):
         weights = th.clamp(batch.ratio.detach(), 1 - self.clip_range_low, 1 + self.clip_range_high)
         return -(weights * batch.advantages * batch.log_ratio).mean()
 
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-clip(r) A log r)/d log r = -clip(r) A, with a constant weight."""
-        weighted = -batch.advantages * np.clip(batch.ratio, 1 - self.clip_range_low, 1 + self.clip_range_high)
-        return Gradient(weighted * batch.log_ratio, weighted / len(weighted))
-
 
 @dataclass(frozen=True)
 class Rollback(NativeObjective):
@@ -154,15 +138,6 @@ class Rollback(NativeObjective):
         clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
         rolled_back = (1 + self.alpha) * clipped - self.alpha * batch.ratio
         return -th.min(batch.advantages * batch.ratio, batch.advantages * rolled_back).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-min(...))/d log r = -r A where the minimum is the first term, else alpha r A."""
-        low, high = 1 - self.clip_range, 1 + self.clip_range
-        first = batch.advantages * batch.ratio
-        second = batch.advantages * ((1 + self.alpha) * np.clip(batch.ratio, low, high) - self.alpha * batch.ratio)
-        beyond = ((batch.advantages > 0) & (batch.ratio > high)) | ((batch.advantages < 0) & (batch.ratio < low))
-        slope = np.where(beyond, self.alpha, -1.0).astype(first.dtype)
-        return Gradient(-np.where(beyond, second, first), slope * first / len(first))
 
 
 @dataclass(frozen=True)
@@ -197,12 +172,6 @@ class TrulyPPO(NativeObjective):
         surrogate = batch.advantages * batch.ratio
         beyond = (batch.kl >= self.delta) & (surrogate > batch.advantages)
         return -th.where(beyond, surrogate - self.alpha * batch.kl, surrogate).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d log r = -r A, and d/d KL = alpha where the state is rolled back."""
-        surrogate, n = batch.advantages * batch.ratio, len(batch.ratio)
-        weight = self.alpha * ((batch.kl >= self.delta) & (surrogate > batch.advantages)).astype(surrogate.dtype)
-        return Gradient(weight * batch.kl - surrogate, -surrogate / n, weight / n)
 
 
 @dataclass(frozen=True)

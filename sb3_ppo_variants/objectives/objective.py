@@ -242,8 +242,8 @@ class ArrayObjective(Objective):
         """Compute the loss and its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
 
 
-class NativeObjective(ArrayObjective):
-    """A dataclass of coefficients whose objective the native library computes too, as ``objectives.hpp`` says."""
+class NativeObjective(Objective):
+    """A dataclass of coefficients whose loss and derivatives the native library computes too, in ``objectives.hpp``."""
 
     term: ClassVar[str]
     """Its constant of the enumeration ``Objectives`` in ``interface.hpp``."""
@@ -268,7 +268,7 @@ class NativeObjective(ArrayObjective):
         return np.empty((len(rollout.old_log_prob), 0))
 
 
-def is_given_with_loss(objective: Objective, member: str) -> bool:
+def _is_given_with_loss(objective: Objective, member: str) -> bool:
     """Whether an objective has a member that belongs to its loss, and not to one that it has overridden."""
     for cls in type(objective).__mro__:
         members = cls.__dict__
@@ -281,7 +281,12 @@ def is_given_with_loss(objective: Objective, member: str) -> bool:
 
 def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
     """Whether the native library computes an objective without calling Python."""
-    return isinstance(objective, NativeObjective) and is_given_with_loss(objective, "term")
+    return isinstance(objective, NativeObjective) and _is_given_with_loss(objective, "term")
+
+
+def has_gradient(objective: Objective) -> TypeGuard[ArrayObjective]:
+    """Whether an objective has a gradient over arrays that belongs to its loss."""
+    return _is_given_with_loss(objective, "gradient")
 
 
 def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:

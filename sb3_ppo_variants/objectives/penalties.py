@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar
 
-import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
-from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, Unclipped, adapt_kl_coef
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, adapt_kl_coef
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,6 @@ class KLHinge(NativeObjective):
         hinge = self.eta * th.relu(kl - 2 * self.desired_kl) ** 2
         return self.kl_coef * kl + hinge - (batch.ratio * batch.advantages).mean()
 
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d KL = beta + 2 eta max(0, d - 2 d_targ)."""
-        losses, d_log_ratio, *_ = Unclipped().gradient(batch)
-        n, beyond = len(losses), max(float(batch.kl.mean()) - 2 * self.desired_kl, 0.0)
-        d_kl = np.full(n, (self.kl_coef + 2 * self.eta * beyond) / n, losses.dtype)
-        return Gradient(losses + self.kl_coef * batch.kl + self.eta * beyond**2, d_log_ratio, d_kl)
-
     def coefficients(self) -> dict[str, float]:
         """Return beta."""
         return {"kl_coef": self.kl_coef}
@@ -97,13 +89,6 @@ class ReverseKL(NativeObjective):
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL(new || old)]."""
         return (self.kl_coef * batch.reverse_kl - batch.ratio * batch.advantages).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d KL(new || old) = beta."""
-        losses, d_log_ratio, *_ = Unclipped().gradient(batch)
-        n = len(losses)
-        d_reverse_kl = np.full(n, self.kl_coef / n, losses.dtype)
-        return Gradient(losses + self.kl_coef * batch.reverse_kl, d_log_ratio, d_reverse_kl=d_reverse_kl)
 
     def coefficients(self) -> dict[str, float]:
         """Return beta."""
@@ -171,10 +156,6 @@ class MDPO(NativeObjective):
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - KL(new || old) / t]."""
         return ReverseKL(1 / self.step_size).loss(batch)
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d KL(new || old) = 1 / t."""
-        return ReverseKL(1 / self.step_size).gradient(batch)
 
     def coefficients(self) -> dict[str, float]:
         """Return t, and the weight of the KL."""

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,6 @@ class SPO(NativeObjective):
         """-E[r A - |A| / (2 eps) (r - 1)^2]."""
         penalty = batch.advantages.abs() / (2 * self.clip_range) * (batch.ratio - 1) ** 2
         return (penalty - batch.ratio * batch.advantages).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d log r = -(A - |A| / eps (r - 1)) r."""
-        r, a = batch.ratio, batch.advantages
-        slope = np.abs(a) / self.clip_range * (r - 1)
-        return Gradient(slope / 2 * (r - 1) - r * a, (slope - a) * r / len(r))
 
 
 @dataclass(frozen=True)
@@ -77,12 +70,6 @@ class P3O(NativeObjective):
         gate = 4 / self.tau * th.sigmoid(self.tau * (batch.ratio - 1))
         return (self.kl_coef * batch.kl - gate * batch.advantages).mean()
 
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d log r = -4 s (1 - s) r A with s = sigmoid(tau (r - 1)), and d/d KL = beta."""
-        losses, d_log_ratio = gradient_of_gate(batch, self.tau)
-        n = len(losses)
-        return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
-
 
 @dataclass(frozen=True)
 class SAPO(NativeObjective):
@@ -116,18 +103,6 @@ class SAPO(NativeObjective):
         of_positive, of_negative = map(batch.advantages.new_tensor, (self.tau_pos, self.tau_neg))
         tau = th.where(batch.advantages > 0, of_positive, of_negative)
         return -(4 / tau * th.sigmoid(tau * (batch.ratio - 1)) * batch.advantages).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d/d log r = -4 s (1 - s) r A with s = sigmoid(tau (r - 1))."""
-        tau = np.where(batch.advantages > 0, self.tau_pos, self.tau_neg).astype(batch.advantages.dtype)
-        return Gradient(*gradient_of_gate(batch, tau))
-
-
-def gradient_of_gate(batch: Batch[np.ndarray], tau: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the losses -(4 / tau) sigmoid(tau (r - 1)) A, and the derivatives of their mean with respect to log r."""
-    half = np.tanh(tau / 2 * (batch.ratio - 1))  # 2 sigmoid(x) - 1, which does not overflow.
-    losses = -2 / tau * (1 + half) * batch.advantages
-    return losses, -(1 - half**2) * batch.ratio * batch.advantages / len(losses)
 
 
 @dataclass(frozen=True)
@@ -169,13 +144,3 @@ class DPO(NativeObjective):
             a >= 0, above - self.alpha * th.tanh(above / self.alpha), below - self.beta * th.tanh(below / self.beta)
         )
         return (th.relu(drift) - r * a).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d f/d log r = r A tanh^2((r - 1) A / alpha) where A >= 0, else A tanh^2(log(r) A / beta), or 0 if f = 0."""
-        r, a = batch.ratio, batch.advantages
-        better = a >= 0
-        moved = np.where(better, r - 1, batch.log_ratio) * a
-        scale = np.where(better, self.alpha, self.beta).astype(a.dtype)
-        bounded = np.tanh(np.maximum(moved, 0) / scale)
-        losses = np.maximum(moved, 0) - scale * bounded - r * a
-        return Gradient(losses, (np.where(better, r, 1) * bounded**2 - r) * a / len(r))

@@ -6,11 +6,10 @@ from functools import cached_property
 from math import inf
 from typing import ClassVar
 
-import numpy as np
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
-from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 
 
 @dataclass(frozen=True)
@@ -38,23 +37,6 @@ class Clipped(NativeObjective):
         clipped = batch.advantages * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
         return -th.min(unclipped, clipped).mean()
 
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        return gradient_of_clip(batch, 1 - self.clip_range, 1 + self.clip_range)
-
-
-def gradient_of_clip(batch: Batch[np.ndarray], low: float | np.ndarray, high: float | np.ndarray) -> Gradient:
-    """Compute the gradient of -E[min(r A, clip(r, low, high) A)].
-
-    :param batch: the minibatch
-    :param low: the lower bound of r, one number or one per sample
-    :param high: the upper bound, likewise
-    """
-    unclipped = batch.advantages * batch.ratio
-    clipped = batch.advantages * np.clip(batch.ratio, low, high)
-    followed = np.where(unclipped > clipped, 0, unclipped)  # A product with 0 would be NaN where r overflows.
-    return Gradient(-np.minimum(unclipped, clipped), followed / -len(unclipped))
-
 
 @dataclass(frozen=True)
 class Unclipped(NativeObjective):
@@ -70,11 +52,6 @@ class Unclipped(NativeObjective):
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A]."""
         return -(batch.advantages * batch.ratio).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-r A)/d log r = -r A."""
-        losses = -(batch.advantages * batch.ratio)
-        return Gradient(losses, losses / len(losses))
 
 
 # The constants of the rule in section 4 of the paper.
@@ -113,12 +90,6 @@ class KLPenalized(NativeObjective):
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """-E[r A - beta KL]."""
         return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-r A + beta KL)/d KL = beta; the derivative with respect to log r is that of the surrogate."""
-        losses, d_log_ratio, *_ = self._surrogate.gradient(batch)
-        n = len(losses)
-        return Gradient(losses + self.kl_coef * batch.kl, d_log_ratio, np.full(n, self.kl_coef / n, losses.dtype))
 
     @cached_property
     def _surrogate(self) -> NativeObjective:

@@ -17,8 +17,7 @@ from stable_baselines3.common.distributions import Distribution
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.objectives.objective import Batch, Gradient, NativeObjective
-from sb3_ppo_variants.objectives.surrogates import gradient_of_clip
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 
 # Arrays with one row per sample. NumPy's stubs do not know that sums over dimensions are arrays.
 Rows: TypeAlias = Any
@@ -77,11 +76,6 @@ class TRGPPO(NativeObjective):
         """-E[min(r A, clip(r, l, u) A)]."""
         low, high = batch.over_rollout(self.per_sample).to(batch.ratio.dtype).T
         return -th.min(batch.advantages * batch.ratio, batch.advantages * th.clamp(batch.ratio, low, high)).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """d(-min(...))/d log r = -r A where the minimum is the unclipped term, else 0."""
-        low, high = batch.over_rollout(self.per_sample).astype(batch.ratio.dtype, copy=False).T
-        return gradient_of_clip(batch, low, high)
 
     def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
         """Return the ends of the range of each sample, shape ``(rows, 2)``."""

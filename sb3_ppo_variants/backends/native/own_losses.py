@@ -11,7 +11,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of, is_given_with_loss
+from sb3_ppo_variants.objectives import Batch, gradient_of, has_gradient
 from sb3_ppo_variants.objectives.objective import DERIVED, OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class OwnObjective:
     def __init__(self, update: "NativeUpdate", permutation: np.ndarray):
         plan, architecture = update.plan, update.architecture
         self._plan, self._drawn, self._permutation = plan, architecture.drawn, permutation
-        self._has_gradient = is_given_with_loss(plan.objective, "gradient")
+        self._has_gradient = has_gradient(plan.objective)
         self._old_parameters, self._columns = update.old_parameters, update.columns
         self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
@@ -71,7 +71,7 @@ class OwnObjective:
         self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         objective = self._plan.objective
-        assert isinstance(objective, ArrayObjective)
+        assert has_gradient(objective)
         source = partial(self._columns.read, rows=rows, convert=np.asarray)
         batch: Batch[np.ndarray] = Batch(None, advantages, source=source, **known)
         self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
