@@ -9,8 +9,9 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import ACTION_SPACES, BOX, collect, noise_envs, small, update
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from helpers import ACTION_SPACES, BOX, collect, flat_weights, noise_envs, small, update
+from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.objectives import Clipped, DualClip
 
 pytestmark = pytest.mark.usefixtures("natively")
 N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 8  # 40 minibatches.
@@ -189,6 +190,19 @@ def test_an_update_that_is_not_finite_is_refused_before_the_policy_changes() -> 
     for key, weight in model.policy.state_dict().items():
         assert th.equal(weight, before[key])
     assert not model.policy.optimizer.state
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("objective", [Clipped(0.2), DualClip(0.2, 3.0)], ids=repr)
+def test_a_clipped_ratio_that_overflows(objective: Any) -> None:
+    """Its slope is 0 on the fast path. On the reference path, it is infinity times 0, as in SB3."""
+    model = collected(PPOCustom, BOX, objective=objective)
+    # log r is about 200, and exp(200) is infinite in single precision.
+    model.rollout_buffer.log_probs[0] = -200.0
+    model.rollout_buffer.advantages[0] = 9.0 if isinstance(objective, Clipped) else -9.0
+    assert flat_weights(update(model, True)).isfinite().all()
+    with pytest.raises(NonFiniteError, match="gradient"):
+        update(model, False)
 
 
 def test_an_update_without_a_step_leaves_adam_without_a_state(double_precision: Callable[[Any], None]) -> None:
