@@ -1,4 +1,4 @@
-"""Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies, in NumPy or in the library."""
+"""Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -33,21 +33,21 @@ def native_test(array: np.ndarray) -> Callable[[], bool]:
 def fast_steps(env: VecEnv) -> Steps:
     """Choose the fastest object that steps an environment.
 
-    For an unmodified ``VecNormalize`` this is a :class:`NormalizedSteps`, if possible one with the library. All other
-    environments, including subclasses of ``VecNormalize``, step by themselves.
+    For an unmodified ``VecNormalize`` over observations that are arrays of floating-point numbers, this is a
+    :class:`NormalizedSteps`, if the library was built. All other environments step by themselves.
     """
-    if type(env) is not VecNormalize or not PROMOTES or env.returns.dtype != np.float64:
+    if type(env) is not VecNormalize or not PROMOTES or env.returns.dtype != np.float64 or library() is None:
         return env
     if any(getattr(getattr(env, name), "__func__", None) is not getattr(VecNormalize, name) for name in REPLACED):
         return env
     space = env.venv.observation_space
     # NumPy sums a single column in a different order.
     takes = isinstance(space, spaces.Box) and space.dtype in FLOATS and np.prod(space.shape) > 1
-    return NormalizedSteps(env) if library() is None or not takes else NativeSteps(env)
+    return NormalizedSteps(env) if takes else env
 
 
 class NormalizedSteps:
-    """Takes the steps of a ``VecNormalize``.
+    """Takes the steps of a ``VecNormalize``. The library normalises the observations.
 
     Every step reads all state from the wrapper and writes it back. Code that reads or changes this state between two
     steps therefore finds what SB3's own step would leave.
@@ -56,6 +56,14 @@ class NormalizedSteps:
     def __init__(self, env: VecNormalize):
         self._env = env
         self.num_envs = env.num_envs
+        space: Any = env.venv.observation_space
+        # The structure points to these arrays, so every step copies into them.
+        self._staged = np.zeros((env.num_envs, *space.shape), space.dtype)
+        self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
+        self._normalized = np.zeros(self._staged.shape, np.float32)
+        arrays = (self._staged, self._mean, self._variance, self._normalized)
+        self._structure = structures.Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
+        self._run = library_in_use().normalizing(space.dtype, self._structure)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Step the environments and normalise what they return."""
@@ -78,53 +86,35 @@ class NormalizedSteps:
     def _observations(self, observations: Observations) -> Observations:
         env = self._env
         statistics: Any = env.obs_rms if env.norm_obs else None
-        of_keys = isinstance(observations, dict) and isinstance(statistics, dict)
-        if env.training and env.norm_obs:
-            for key, of_key in statistics.items() if of_keys else ():
-                _update(of_key, observations[key])
-            if not of_keys:
-                _update(statistics, observations)
-        if type(observations) is np.ndarray and env.norm_obs:
-            return _normalized(env, statistics, observations)
-        if type(observations) is dict and of_keys and env.norm_obs_keys is not None:
-            return {
-                key: _normalized(env, statistics[key], array) if key in env.norm_obs_keys else array.copy("K")
-                for key, array in observations.items()
-            }
-        return env.normalize_obs(observations)
+        if type(statistics) is not RunningMeanStd or not self._knows(observations, statistics):
+            return self._as_sb3(observations)
+        self._staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
+        structure = self._structure
+        structure.updates, structure.count = bool(env.training), statistics.count
+        structure.epsilon, structure.limit = env.epsilon, env.clip_obs
+        # Where numbers are not finite, SB3 normalises again, and NumPy issues its warnings.
+        if not self._run():
+            return self._as_sb3(observations)
+        if env.training:
+            statistics.mean, statistics.var = self._mean.copy(), self._variance.copy()
+            statistics.count += self.num_envs
+        return self._normalized.copy()
 
+    def _as_sb3(self, observations: Observations) -> Observations:
+        if self._env.training and self._env.norm_obs:
+            self._env.obs_rms.update(observations)
+        return self._env.normalize_obs(observations)
 
-def _update(statistics: RunningMeanStd, observations: np.ndarray) -> None:
-    """Update the statistics as ``RunningMeanStd.update`` does."""
-    usual = type(statistics) is RunningMeanStd and observations.dtype in FLOATS
-    if not usual or not np.shape(statistics.mean) == np.shape(statistics.var) == observations.shape[1:]:
-        statistics.update(observations)
-        return
-    n = len(observations)
-    if n == 1:
-        mean = observations[0]
-        variance: Any = mean - mean  # Zero, if the numbers are finite.
-    else:
-        mean = np.add.reduce(observations, axis=0) / n
-        deviations = observations - mean
-        variance = np.add.reduce(deviations * deviations, axis=0) / n
-    count, delta = statistics.count, mean - statistics.mean
-    total = count + n
-    second_moment = statistics.var * count + variance * n + delta * delta * count * n / total
-    statistics.mean, statistics.var, statistics.count = (
-        statistics.mean + delta * n / total,
-        second_moment / total,
-        total,
-    )
-
-
-def _normalized(env: VecNormalize, statistics: RunningMeanStd, observations: np.ndarray) -> np.ndarray:
-    """Normalise an array as ``normalize_obs`` does."""
-    scale = np.sqrt(statistics.var + env.epsilon)
-    numbers = observations - statistics.mean
-    numbers /= scale
-    _clip(numbers, env.clip_obs)
-    return numbers.astype(np.float32)
+    def _knows(self, observations: Observations, statistics: RunningMeanStd) -> bool:
+        """Whether observations, statistics and settings have the types and shapes that the library takes."""
+        return (
+            _are_alike(observations, self._staged)
+            and _are_alike(statistics.mean, self._mean)
+            and _are_alike(statistics.var, self._variance)
+            and isinstance(statistics.count, float)
+            and isinstance(self._env.epsilon, float | int)
+            and isinstance(self._env.clip_obs, float | int)
+        )
 
 
 def _clip(numbers: np.ndarray, limit: float) -> None:
@@ -174,49 +164,6 @@ def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
     _clip(scaled, env.clip_reward)
     normalized: np.ndarray = scaled.astype(np.float32)
     return normalized
-
-
-class NativeSteps(NormalizedSteps):
-    """The steps of a ``VecNormalize`` over observations that are arrays of floating-point numbers."""
-
-    def __init__(self, env: VecNormalize):
-        super().__init__(env)
-        space: Any = env.venv.observation_space
-        # The structure points to these arrays, so every step copies into them.
-        self._staged = np.zeros((env.num_envs, *space.shape), space.dtype)
-        self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
-        self._normalized = np.zeros(self._staged.shape, np.float32)
-        arrays = (self._staged, self._mean, self._variance, self._normalized)
-        self._structure = structures.Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
-        self._run = library_in_use().normalizing(space.dtype, self._structure)
-
-    def _observations(self, observations: Observations) -> Observations:
-        env = self._env
-        statistics: Any = env.obs_rms if env.norm_obs else None
-        if type(statistics) is not RunningMeanStd or not self._knows(observations, statistics):
-            return super()._observations(observations)
-        self._staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
-        structure = self._structure
-        structure.updates, structure.count = bool(env.training), statistics.count
-        structure.epsilon, structure.limit = env.epsilon, env.clip_obs
-        # For numbers that are not finite, NumPy normalises again and issues its own warnings.
-        if not self._run():
-            return super()._observations(observations)
-        if env.training:
-            statistics.mean, statistics.var = self._mean.copy(), self._variance.copy()
-            statistics.count += self.num_envs
-        return self._normalized.copy()
-
-    def _knows(self, observations: Observations, statistics: RunningMeanStd) -> bool:
-        """Whether observations, statistics and settings have the types and shapes that the library takes."""
-        return (
-            _are_alike(observations, self._staged)
-            and _are_alike(statistics.mean, self._mean)
-            and _are_alike(statistics.var, self._variance)
-            and isinstance(statistics.count, float)
-            and isinstance(self._env.epsilon, float | int)
-            and isinstance(self._env.clip_obs, float | int)
-        )
 
 
 def _are_alike(array: object, other: np.ndarray) -> bool:
