@@ -96,6 +96,21 @@ def test_lines_say_how_long_the_others_take(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_the_bar_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [planned("a", "E-v0", seed) for seed in range(3)]
+    with Display(runs, runs, tmp_path, jobs=1) as display:
+        display.report(ended(runs[0], 90))
+        (tmp_path / f"{runs[1].name}.json").write_text(
+            '{"label": "a", "env": "E-v0", "seed": 1, "steps": 500, "timesteps": 1000, "reward": 2.5}'
+        )
+        display.console.print(*display.get_renderables())
+    line, _, row, bar = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert " ".join(line).endswith("about 3 min left")
+    assert row == ["a", "E-v0", "1", "500", "of", "1000", "2.5"]
+    # Half of the second run and the third take 45 + 90 seconds.
+    assert bar[:2] == ["runs", "1/3"] and " ".join(bar).endswith("about 3 min left") and "50%" in bar
+
+
 def test_commands_for_maintainers_are_not_among_those_for_users(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

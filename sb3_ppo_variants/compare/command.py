@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 
 from filelock import FileLock, Timeout
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sb3_ppo_variants.compare import backends, records
@@ -240,10 +240,10 @@ class Display(Progress):
         console = Console()
         super().__init__(
             TextColumn("{task.description}"), BarColumn(None), "{task.percentage:3.0f}%",
-            TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            TextColumn("elapsed"), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
             console=console, disable=not console.is_terminal, refresh_per_second=2,
         )  # fmt: skip
-        self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps())
+        self.add_task("", total=max(1, sum(self._steps.values())), completed=self._finished_steps(), left="")
 
     def report(self, record: Record) -> None:
         """Report a run that finished or failed, and how long the others take."""
@@ -253,26 +253,31 @@ class Display(Progress):
         self._estimate.note(record)
         what = "failed: " + record["error"].strip().splitlines()[-1] if failed else f"score {record['score']}"
         counted = f"{len(self._done)}/{len(self._steps)}"
-        left = self._estimate.seconds({name: state["steps"] for name, state in read_states(self._states).items()})
-        rest = f"; about {duration(left)} left" if left else ""
+        left = self._left(read_states(self._states))
+        rest = left and f"; {left}"
         self.tell(f"{counted} {record['label']}, {record['env']}, seed {record['seed']}: {what}{rest}", red=failed)
 
     def tell(self, text: str, red: bool) -> None:
         """Print a line, in red if it needs the user's attention."""
         self.console.print(text, style="red" if red else None, highlight=False, markup=False, soft_wrap=True)
 
+    def _left(self, states: Mapping[str, Values]) -> str:
+        left = self._estimate.seconds({name: state["steps"] for name, state in states.items()})
+        return f"about {duration(left)} left" if left else ""
+
     def _finished_steps(self) -> int:
         return sum(steps for name, steps in self._steps.items() if name in self._done)
 
     def get_renderables(self) -> Iterator[RenderableType]:
         """Yield a table with a row for each run in progress, and the bar."""
-        states = read_states(self._states).values()
+        states = read_states(self._states)
         failed = f", {self._failed} failed" if self._failed else ""
-        steps = self._finished_steps() + sum(state["steps"] for state in states if state["label"] != RANDOM)
+        steps = self._finished_steps() + sum(state["steps"] for state in states.values() if state["label"] != RANDOM)
+        counted = f"runs {len(self._done)}/{len(self._steps)}{failed}"
         for task in self.tasks:
-            self.update(task.id, description=f"runs {len(self._done)}/{len(self._steps)}{failed}", completed=steps)
+            self.update(task.id, description=counted, completed=steps, left=self._left(states))
         table = Table("running", "environment", "seed", "steps", "reward so far", box=None)
-        for state in states:
+        for state in states.values():
             reward = "" if state["reward"] is None else f"{state['reward']:g}"
             share = f"{state['steps']} of {state['timesteps']}"
             table.add_row(state["label"], state["env"], str(state["seed"]), share, reward)
