@@ -16,7 +16,7 @@ To support another distribution, call :func:`register_kl`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, log
 from numbers import Real
@@ -65,6 +65,8 @@ class Divergences:
     kl_formula: Formula
     renyi_formula: RenyiFormula | None = None
     jensen_shannon_formula: Formula | None = None
+    built_in: bool = False
+    """Whether the formulas come from this package, and not from a user."""
 
     def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
         """Compute KL(old || new).
@@ -131,7 +133,7 @@ class Divergences:
     def _unknown(self, whose: str, argument: str) -> str:
         name = self.distribution.__name__
         problem = f"the {whose} divergence of the action distribution {name} is not known"
-        if self in _BUILT_IN:
+        if self.built_in:
             return f"{problem}: it has no closed form; allowed: the KL, the reverse KL and Renyi divergences"
         return (
             f"{problem}; give it one with sb3_ppo_variants.register_kl({name}, parameters, formula, "
@@ -176,9 +178,8 @@ def register_kl(
 
 
 def register_built_in(divergences: Divergences) -> None:
-    """Register the divergences of a distribution of this package."""
-    _REGISTRY[divergences.distribution] = divergences
-    _BUILT_IN.append(divergences)
+    """Register the divergences of a distribution, with formulas of this package."""
+    _REGISTRY[divergences.distribution] = replace(divergences, built_in=True)
 
 
 def divergences_of(distribution: Distribution) -> Divergences:
@@ -193,7 +194,7 @@ def divergences_of(distribution: Distribution) -> Divergences:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
         if cls.__module__ == MASKABLE and cls.__name__ in _MASKED:
-            return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES)
+            return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES, built_in=True)
     raise MissingKLError(_missing(distribution))
 
 
@@ -211,11 +212,6 @@ def _missing(distribution: Distribution) -> str:
         f"no exact KL is known for the action distribution {name}; give it one with "
         f"sb3_ppo_variants.register_kl({name}, parameters, formula)"
     )
-
-
-def is_built_in(divergences: Divergences) -> bool:
-    """Whether the formulas come from this package, and not from a user."""
-    return divergences in _BUILT_IN or divergences.parameters in _MASKED.values()
 
 
 def is_masked(distribution: object) -> bool:
@@ -358,8 +354,7 @@ for _divergences in (
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), _COINS.kl, _COINS.renyi, _COINS.jensen_shannon),
 ):
-    _REGISTRY[_divergences.distribution] = _divergences
-_BUILT_IN = [*_REGISTRY.values()]
+    register_built_in(_divergences)
 # The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
 _MASKED: dict[str, Callable[[Wrapped], Parameters]] = {
     "MaskableCategoricalDistribution": _masked_categorical,

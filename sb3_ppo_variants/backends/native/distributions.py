@@ -25,7 +25,7 @@ from sb3_ppo_variants.distributions import (
     StateGaussianDistribution,
 )
 from sb3_ppo_variants.hybrid import Condition, HybridDistribution
-from sb3_ppo_variants.kl import Parameters, divergences_of, is_built_in, is_masked
+from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
 
 # The numbers in interface.hpp.
 (
@@ -226,7 +226,7 @@ def _single(distribution: Distribution) -> Single:
     kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
     if kind is None:
         raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
-    if not is_built_in(divergences_of(distribution)):
+    if not divergences_of(distribution).built_in:
         raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
     # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
     sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
