@@ -23,7 +23,8 @@ from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
-from sb3_ppo_variants.updates.plan import Descent, ProximalPolicy, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_finite_parameters
 
 

@@ -73,7 +73,7 @@ from sb3_ppo_variants.updates import (
     run_update,
     summary,
 )
-from sb3_ppo_variants.updates.plan import ProximalPolicy
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.separate import divide, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")

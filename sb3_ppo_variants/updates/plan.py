@@ -2,9 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -16,100 +15,18 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.rules import ABOVE_ONE, POSITIVE, Rule, current_value
-from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ClippedError, Huber, SquaredError, ValueLoss
+from sb3_ppo_variants.arguments.rules import current_value
+from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes, moments_together
-from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
+from sb3_ppo_variants.stops import EarlyStop
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.step_size import KLAdaptive  # Pickles of version 1.0.0 look for it here.
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
-
-EVERY = Rule("'update' or 'minibatch'", lambda value: isinstance(value, str) and value in ("update", "minibatch"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KLAdaptive:
-    """An Adam step size that keeps the KL of an update near a target; pass it as ``learning_rate``.
-
-    If the exact mean of KL(old || new) is above ``tolerance * desired_kl``, the step size is divided by ``factor``; if
-    it is below ``desired_kl / tolerance``, it is multiplied by ``factor``.
-
-    The PPO paper (https://arxiv.org/abs/1707.06347, table 4) adjusts Adam's step size by a target value of the KL on
-    Roboschool, but does not give its rule. The rule and its constants are those of OpenAI Baselines' ACKTR, which
-    applies it after each update, and of rsl_rl's PPO, which applies it before each step.
-
-    :param desired_kl: the target, in nats per state, > 0
-    :param learning_rate: the step size to begin with, between the bounds. The model's attribute ``learning_rate`` is
-        replaced by an object with the adapted step size after each update
-    :param every: ``"update"`` adapts the step size after each update, by the KL over the rollout; ``"minibatch"``
-        adapts it before each step, by the KL over the minibatch, except before the first step of an update, where the
-        policy has not moved yet
-    :param factor: > 1
-    :param tolerance: > 1
-    :param min_learning_rate: the lower bound, > 0
-    :param max_learning_rate: the upper bound
-    :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
-    """
-
-    desired_kl: float = 0.01
-    learning_rate: float = 3e-4
-    every: Literal["update", "minibatch"] = "update"
-    factor: float = 1.5
-    tolerance: float = 2.0
-    min_learning_rate: float = 1e-5
-    max_learning_rate: float = 1e-2
-
-    def __post_init__(self) -> None:
-        for name in ("desired_kl", "learning_rate", "min_learning_rate", "max_learning_rate"):
-            POSITIVE.check(name, getattr(self, name))
-        for name in ("factor", "tolerance"):
-            ABOVE_ONE.check(name, getattr(self, name))
-        EVERY.check("every", self.every)
-        low, high = self.min_learning_rate, self.max_learning_rate
-        if not low <= self.learning_rate <= high:
-            refuse(
-                "learning_rate",
-                self.learning_rate,
-                f"a number in [{low:g}, {high:g}], the bounds of {type(self).__name__}",
-            )
-
-    @property
-    def in_minibatches(self) -> bool:
-        """Whether the step size is adapted before each step."""
-        return self.every == "minibatch"
-
-    def adapted(self, learning_rate: float, kl: float) -> float:
-        """Compute the next step size.
-
-        :param learning_rate: the last step size
-        :param kl: the mean of KL(old || new). A KL of 0 changes nothing, since the policy has not moved
-        """
-        if kl > self.tolerance * self.desired_kl:
-            return max(learning_rate / self.factor, self.min_learning_rate)
-        if 0 < kl < self.desired_kl / self.tolerance:
-            return min(learning_rate * self.factor, self.max_learning_rate)
-        return learning_rate
-
-    def after_update(self, learning_rate: float, kl: float | None) -> "KLAdaptive":
-        """Return the same rule with the step size of the next update.
-
-        :param learning_rate: the last step size of the update
-        :param kl: the mean of KL(old || new) over the rollout
-        """
-        if not self.in_minibatches:
-            assert kl is not None, "a model with this step size measures the KL"
-            learning_rate = self.adapted(learning_rate, kl)
-        return replace(self, learning_rate=learning_rate)
-
-
-# These are saved as their fields, without pickle.
-for _part in (ApproximateKL, ExactKL, RatioDeviation, KLAdaptive, ClippedError, Huber, SquaredError):
-    register_plain(_part.__name__, _part)
 
 
 def rollout_normalizer(
@@ -127,61 +44,6 @@ def rollout_normalizer(
     if processes.size > 1:
         mean, scale = moments_together(th.from_numpy(advantages), processes)
     return lambda given: (given - mean) / scale
-
-
-class ProximalPolicy(nn.Module):
-    """The average of a policy's parameters after each gradient step. Those of earlier steps decay.
-
-    :param parameters: the parameters that the steps change, whose current values are the first of the average
-    """
-
-    average: th.Tensor
-    total_weight: th.Tensor
-
-    def __init__(self, parameters: Sequence[nn.Parameter]):
-        super().__init__()
-        self.register_buffer("average", join(parameters))
-        self.register_buffer("total_weight", th.ones((), dtype=th.float64))
-        self._last: th.Tensor | None = None
-
-    def load_state_dict(self, *args: Any, **arguments: Any) -> Any:
-        """Load an average, which is that of parameters loaded with it."""
-        self._last = None
-        return super().load_state_dict(*args, **arguments)
-
-    def remember(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Remember the parameters with which an update ends."""
-        self._last = join(parameters)
-
-    def has_followed(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether it has followed steps that led to these parameters. They may have been set since."""
-        if float(self.total_weight) == 1:
-            return False
-        return self._last is None or th.equal(self._last, join(parameters))
-
-    def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
-        """Add the current values of the parameters to the average, after the earlier ones have decayed."""
-        before = decay * float(self.total_weight)
-        self.average.mul_(before / (before + 1)).add_(join(parameters) / (before + 1))
-        self.total_weight.fill_(before + 1)
-
-    @contextmanager
-    def in_place_of(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-        """Give the parameters their averaged values while the context is active."""
-        current = [parameter.data for parameter in parameters]
-        averages = th.split(self.average, [tensor.numel() for tensor in current])
-        try:
-            for parameter, tensor in zip(parameters, averages, strict=True):
-                parameter.data = tensor.view_as(parameter)
-            yield
-        finally:
-            for parameter, tensor in zip(parameters, current, strict=True):
-                parameter.data = tensor
-
-
-def join(tensors: Iterable[th.Tensor]) -> th.Tensor:
-    """Concatenate tensors of any shapes into a new vector."""
-    return th.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.updates.plan import Descent, ProximalPolicy, UpdatePlan
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 
 # Statistics that must be finite, causes before effects.
 CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")

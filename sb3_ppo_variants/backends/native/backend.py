@@ -20,7 +20,8 @@ from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations
-from sb3_ppo_variants.updates.plan import KLAdaptive, UpdatePlan
+from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.step_size import KLAdaptive
 
 
 class Native:

@@ -8,7 +8,8 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import arrays_of
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.updates.plan import ProximalPolicy, UpdatePlan
+from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.updates.proximal import ProximalPolicy
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate, TrainedPart

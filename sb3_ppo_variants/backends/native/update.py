@@ -24,7 +24,8 @@ from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, join, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.proximal import join
 from sb3_ppo_variants.updates.run import Ended, Measured
 
 # The value losses that losses.hpp implements: for each, its name there, and its constant.
