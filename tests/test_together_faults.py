@@ -27,7 +27,8 @@ from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
 from sb3_ppo_variants.base.together import checksum
-from sb3_ppo_variants.processes import PREFIX, current
+from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.processes.group import PREFIX
 
 TIMES = 10
 SLOW = pytest.mark.slow

@@ -20,7 +20,7 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
-from sb3_ppo_variants.processes import normalize_together
+from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer

@@ -57,7 +57,9 @@ from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.processes import THROUGHOUT, Processes, current, explained_variance
+from sb3_ppo_variants.processes import Processes, current
+from sb3_ppo_variants.processes.descriptions import THROUGHOUT
+from sb3_ppo_variants.processes.statistics import explained_variance
 from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
 from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
 from sb3_ppo_variants.saving import SavedAlgorithm

@@ -26,14 +26,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
-from sb3_ppo_variants.processes import (
-    Contribution,
-    Processes,
-    describe,
-    find_normalizations,
-    name_wrapper,
-    refuse_differences,
-)
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.descriptions import describe, refuse_differences
+from sb3_ppo_variants.processes.statistics import Contribution, find_normalizations, name_wrapper
 from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES

@@ -20,7 +20,8 @@ from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.processes import ALONE, Processes, moments_together
+from sb3_ppo_variants.processes import ALONE, Processes
+from sb3_ppo_variants.processes.statistics import moments_together
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.step_size import KLAdaptive  # Pickles of version 1.0.0 look for it here.

@@ -21,7 +21,8 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.processes import Processes, normalize_together
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
