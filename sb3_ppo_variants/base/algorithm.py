@@ -38,8 +38,8 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
+from sb3_ppo_variants.base.callbacks import Supervised, own_callbacks
 from sb3_ppo_variants.base.checks import (
-    Supervised,
     check_begins,
     check_buffer_for_kl,
     check_learn,
@@ -411,7 +411,7 @@ class PPOBase(SavedAlgorithm):
         check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
         check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
         processes = self.processes
-        supervised = Supervised(together.own_callbacks(callback, processes), progress_bar and processes.rank == 0)
+        supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
         with settings_kept(), together.failing(processes), checked(self), supervised.to_the_end():
             if processes.size > 1:
                 together.begin(self, self._settings(*THROUGHOUT), total_timesteps)

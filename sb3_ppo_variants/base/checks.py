@@ -1,24 +1,23 @@
-"""Checks of what a model is given: its class, its arguments, its environment, its callbacks and what they return."""
+"""Checks of what a model is given: its class, its arguments and its environment, also while it learns."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import maybe_make_env
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, ProgressBarCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.backends.native.normalizing import native_test
-from sb3_ppo_variants.errors import ArgumentError, CallbackError
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.objectives import Objective
@@ -152,79 +151,6 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
         check_finite_parameters(model.policy)
         check_seen(model)
         raise
-
-
-class Supervised(CallbackList):
-    """All callbacks of a run. They must not return ``None``, and ``on_training_end`` is called however training ends.
-
-    :param callback: the argument of ``learn``: a callback, a function, a list of them or ``None``
-    :param progress_bar: whether to show SB3's progress bar
-    """
-
-    model: SavedAlgorithm
-
-    def __init__(self, callback: MaybeCallback, progress_bar: bool):
-        given = callback if isinstance(callback, list) else [] if callback is None else [callback]
-        callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given]
-        super().__init__([*callbacks, *([_ProgressBar()] if progress_bar else [])])
-        self._training = False
-
-    @contextmanager
-    def to_the_end(self) -> Iterator[None]:
-        """Call ``on_training_end`` once before an error or an interrupt propagates out of the context."""
-        try:
-            yield
-        except BaseException:
-            if self._training:
-                self.model.run.failed = True
-                self.on_training_end()
-            raise
-
-    def update_locals(self, locals_: dict[str, object]) -> None:
-        """Update the locals of the callbacks, which share one dict."""
-        self.update_child_locals(locals_)
-
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        self._training = True
-
-    def _on_step(self) -> bool:
-        go_on = True
-        for callback in self.callbacks:
-            answer = callback.on_step()
-            if answer is None:
-                names = " or ".join(_suspects(callback))
-                raise CallbackError(f"{names} returned None instead of True to continue training or False to stop it")
-            go_on = bool(answer) and go_on
-        return go_on
-
-    def _on_training_end(self) -> None:
-        self._training = False
-        with ExitStack() as stack:  # It calls all of them, even if one raises an error.
-            for callback in reversed(self.callbacks):
-                stack.callback(callback.on_training_end)
-
-
-class _ProgressBar(ProgressBarCallback):
-    """SB3's progress bar, which counts the steps of all processes that train together."""
-
-    def _on_training_start(self) -> None:
-        super()._on_training_start()
-        self._start = self.model.num_timesteps
-
-    def _on_step(self) -> bool:
-        self.pbar.update(self.num_timesteps - self._start - self.pbar.n)
-        return True
-
-
-def _suspects(callback: BaseCallback) -> list[str]:
-    """List the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
-    if isinstance(callback, ConvertCallback):
-        return [getattr(callback.callback, "__name__", repr(callback.callback))]
-    inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]
-    children = [*getattr(callback, "callbacks", []), *(child for child in inside if child is not None)]
-    own = [] if type(callback).__module__.startswith("stable_baselines3.") else [type(callback).__name__]
-    return [*own, *(name for child in children for name in _suspects(child))] or [type(callback).__name__]
 
 
 def check_begins(state: object, episode_start: np.ndarray | None) -> None:

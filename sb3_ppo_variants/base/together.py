@@ -17,9 +17,7 @@ from zlib import crc32
 import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
 from stable_baselines3.common.logger import Logger
-from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
@@ -35,10 +33,6 @@ from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.updates import UpdatePlan
 
 PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
-# Callbacks that evaluate or write files. Only rank 0 runs them.
-ONCE = (CheckpointCallback, EvalCallback)
-
-
 # Arguments that may differ between processes.
 FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log"}
 OF_NORMALIZATION = (
@@ -205,20 +199,6 @@ def failing(processes: Processes) -> Iterator[None]:
     except BaseException as error:
         processes.failed(error)
         raise
-
-
-def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
-    """Select the callbacks that a process runs: on ranks other than 0, none of those that evaluate or save.
-
-    This searches a list of callbacks, but not callbacks within other callbacks.
-    """
-    if processes.rank == 0:
-        return callback
-    if isinstance(callback, CallbackList):
-        return CallbackList([one for one in callback.callbacks if not isinstance(one, ONCE)])
-    if isinstance(callback, list):
-        return [one for one in callback if not isinstance(one, ONCE)]
-    return None if isinstance(callback, ONCE) else callback
 
 
 class RolloutEnd(NamedTuple):

@@ -1,0 +1,108 @@
+"""The callbacks of a run: which of them a process runs, and what becomes of their answers and errors."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CallbackList,
+    CheckpointCallback,
+    ConvertCallback,
+    EvalCallback,
+    ProgressBarCallback,
+)
+from stable_baselines3.common.type_aliases import MaybeCallback
+
+from sb3_ppo_variants.errors import CallbackError
+from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.saving import SavedAlgorithm
+
+# Callbacks that evaluate or write files. Only rank 0 runs them.
+ONCE = (CheckpointCallback, EvalCallback)
+
+
+def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
+    """Select the callbacks that a process runs: on ranks other than 0, none of those that evaluate or save.
+
+    This searches a list of callbacks, but not callbacks within other callbacks.
+    """
+    if processes.rank == 0:
+        return callback
+    if isinstance(callback, CallbackList):
+        return CallbackList([one for one in callback.callbacks if not isinstance(one, ONCE)])
+    if isinstance(callback, list):
+        return [one for one in callback if not isinstance(one, ONCE)]
+    return None if isinstance(callback, ONCE) else callback
+
+
+class Supervised(CallbackList):
+    """All callbacks of a run. They must not return ``None``, and ``on_training_end`` is called however training ends.
+
+    :param callback: the argument of ``learn``: a callback, a function, a list of them or ``None``
+    :param progress_bar: whether to show SB3's progress bar
+    """
+
+    model: SavedAlgorithm
+
+    def __init__(self, callback: MaybeCallback, progress_bar: bool):
+        given = callback if isinstance(callback, list) else [] if callback is None else [callback]
+        callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given]
+        super().__init__([*callbacks, *([_ProgressBar()] if progress_bar else [])])
+        self._training = False
+
+    @contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """Call ``on_training_end`` once before an error or an interrupt propagates out of the context."""
+        try:
+            yield
+        except BaseException:
+            if self._training:
+                self.model.run.failed = True
+                self.on_training_end()
+            raise
+
+    def update_locals(self, locals_: dict[str, object]) -> None:
+        """Update the locals of the callbacks, which share one dict."""
+        self.update_child_locals(locals_)
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._training = True
+
+    def _on_step(self) -> bool:
+        go_on = True
+        for callback in self.callbacks:
+            answer = callback.on_step()
+            if answer is None:
+                names = " or ".join(_suspects(callback))
+                raise CallbackError(f"{names} returned None instead of True to continue training or False to stop it")
+            go_on = bool(answer) and go_on
+        return go_on
+
+    def _on_training_end(self) -> None:
+        self._training = False
+        with ExitStack() as stack:  # It calls all of them, even if one raises an error.
+            for callback in reversed(self.callbacks):
+                stack.callback(callback.on_training_end)
+
+
+class _ProgressBar(ProgressBarCallback):
+    """SB3's progress bar, which counts the steps of all processes that train together."""
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self._start = self.model.num_timesteps
+
+    def _on_step(self) -> bool:
+        self.pbar.update(self.num_timesteps - self._start - self.pbar.n)
+        return True
+
+
+def _suspects(callback: BaseCallback) -> list[str]:
+    """List the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
+    if isinstance(callback, ConvertCallback):
+        return [getattr(callback.callback, "__name__", repr(callback.callback))]
+    inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]
+    children = [*getattr(callback, "callbacks", []), *(child for child in inside if child is not None)]
+    own = [] if type(callback).__module__.startswith("stable_baselines3.") else [type(callback).__name__]
+    return [*own, *(name for child in children for name in _suspects(child))] or [type(callback).__name__]
