@@ -13,8 +13,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.compare.execution import installed_versions, numerics, own_modules, processor
 from sb3_ppo_variants.compare.plan import Run
+from sb3_ppo_variants.compare.provenance import installed_versions, numerics, own_modules, processor
 
 MODULE = """
 import gymnasium as gym

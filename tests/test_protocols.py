@@ -18,9 +18,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.execution import commit, perform
+from sb3_ppo_variants.compare.execution import perform
 from sb3_ppo_variants.compare.paper import BEST, TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, STUDIED, make_plan, merge_plans
+from sb3_ppo_variants.compare.provenance import commit
 from sb3_ppo_variants.compare.settings import Conditions, read_setting, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe

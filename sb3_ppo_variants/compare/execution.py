@@ -1,33 +1,21 @@
-"""Executes one run, in any process, and returns its record, with what the result depends on besides settings and seed.
+"""Executes one run, in any process, and returns its record."""
 
-Processors, and versions of the code, round sums differently, and training amplifies the last bit into other scores.
-"""
-
-import hashlib
 import json
 import math
-import os
-import platform
-import re
 import shutil
-import subprocess
-import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
-import gymnasium as gym
 import numpy as np
 import pandas as pd
 import torch as th
@@ -36,17 +24,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from threadpoolctl import threadpool_limits
 
-from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.library import library
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
+from sb3_ppo_variants.compare.provenance import circumstances, commit, installed_versions, numerics, own_modules
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
-from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 
 if TYPE_CHECKING:
@@ -55,8 +41,6 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_STATES = 1.0
 # Weights & Biases refuses names of runs and groups with more characters.
 LONGEST = 128
-# Environments and algorithms come from these packages, so that their versions matter where they are installed.
-PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
 # The logged values to keep: names of SB3 and of this package, without "train/".
 LOGGED = (
     "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
@@ -355,73 +339,3 @@ def quiet(checked: bool = False) -> Iterator[None]:
             mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}"))
             stack.callback(mujoco.set_mju_user_warning, None)
         yield
-
-
-def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
-    """Describe what decides how this process rounds sums. Only this package's algorithms have a path."""
-    found = library()
-    return {
-        "processor": processor(),
-        "native": "" if found is None else found.instructions,
-        "torch": th.backends.cpu.get_cpu_capability(),
-        "path": choose(model._plan(), model.fast).backend.name if isinstance(model, PPOBase) else "",
-    }
-
-
-@cache
-def processor() -> str:
-    """Find the model of the processor, as far as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
-    numbers = "/".join(fields[name] for name in ("cpu family", "model") if name in fields)
-    return fields.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
-
-
-def installed_versions() -> dict[str, str]:
-    """Find the versions of those of ``PACKAGES`` that are installed."""
-    found = {}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-@cache
-def packaged_modules() -> set[str]:
-    """List the first names of the modules that Python, this package and the installed ones contain."""
-    return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
-
-
-def own_modules(run: Run) -> dict[str, str]:
-    """Hash each imported module that a run names and that no installed package contains."""
-    spec = gym.registry.get(run.env.rpartition(":")[2])
-    named = [run.algorithm, run.env, spec and str(spec.entry_point), run.identity["hyperparameters"]]
-    words = re.findall(r"[^\W\d][\w.]*", str(named))
-    paths = {path for word in words for path in (word, word.rpartition(".")[0])}
-    own = [path for path in sorted(paths) if path.partition(".")[0] not in packaged_modules()]
-    files = {path: getattr(sys.modules.get(path), "__file__", None) for path in own}
-    return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
-
-
-@cache
-def commit() -> str | None:
-    """Find the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
-    git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    try:
-        git(["git", "ls-files", "--error-unmatch", Path(__file__).name])  # Fails in another project's repository.
-        return git(["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def circumstances(*packages: str) -> Values:
-    """Describe how a result was made: the versions of Python, the core packages and these packages, and the machine."""
-    names = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", *packages)
-    versions = {name: str(import_module(name).__version__) for name in names}
-    return {
-        "versions": {"python": platform.python_version(), **versions},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of {processor()}",
-    }
