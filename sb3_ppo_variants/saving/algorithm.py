@@ -25,16 +25,10 @@ from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.saving.classes import check_class, convert
 from sb3_ppo_variants.saving.parameters import check_states
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.reading import (
-    check_class,
-    convert,
-    get_plain_forms,
-    limit_networks,
-    read_values,
-    warn_of_weights,
-)
+from sb3_ppo_variants.saving.reading import get_plain_forms, limit_networks, read_values, warn_of_weights
 from sb3_ppo_variants.saving.state import OF_EPISODES, keep_random_state
 
 Self = TypeVar("Self", bound="FileAlgorithm")

@@ -23,8 +23,8 @@ from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.archive import sha256
 from sb3_ppo_variants.saving.atomic import remove_folder, replacing
+from sb3_ppo_variants.saving.classes import ATTRIBUTES
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.reading import ATTRIBUTES
 
 MODEL = "model.zip"
 STATE = "state.json"

@@ -4,8 +4,6 @@ The rules of the constructor apply to files too. With ``weights_only``, a file m
 unpickled, and there are limits on which attributes the file may set and on how much memory it may use.
 """
 
-import inspect
-import io
 import json
 import math
 import reprlib
@@ -20,37 +18,32 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.save_util import json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import check_for_correct_spaces
+from stable_baselines3.common.vec_env import VecEnv
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sb3_ppo_variants.arguments import rules
-from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_names, check_policy, list_arguments
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
-from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, PickledValueError
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.layout import layout_of, parts_of
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, POLICY, Archive, File, read_archive
+from sb3_ppo_variants.saving.archive import MEMBERS, NOTE, POLICY, Archive
+from sb3_ppo_variants.saving.classes import ATTRIBUTES, check_known, find_attributes
 from sb3_ppo_variants.saving.parameters import has_numbers
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.state import EPISODES
 
-# Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
-OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
-NEEDED = ("policy_class", "observation_space", "action_space")
-# For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies.
-CONTRIB = "sb3_contrib."
+# The modules of the policies that take action masks.
 MASKABLE = "sb3_contrib.common.maskable.policies"
 MASKABLE_RECURRENT = "sb3_ppo_variants.policies.masked_recurrent"
-# Arguments of the constructor whose attributes have other names, and those for which None stands for an empty dict.
-ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+# Arguments of the constructor for which None stands for an empty dict.
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
-# Arguments of the constructor that from_ppo() takes itself, or not at all.
-NOT_CONVERTED = ("policy", "env", "device", "_init_setup_model")
 # A model recreates these: observations at the reset before training, the schedule from learning_rate.
 MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
 # Attributes that a stranger's file may not set: those that a model creates itself, and the path that it writes to.
@@ -115,106 +108,6 @@ STRUCTURE: Mapping[str, Callable[[object], object]] = {
 }
 
 
-def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
-    """Check that a class can load a file.
-
-    A class can load files of itself, its subclasses and its base classes. A class with ``reads_sb3s_ppo`` can also load
-    files of SB3's and sb3-contrib's PPO.
-
-    :param converts: whether to allow all classes of this package, and SB3's and sb3-contrib's PPO, with any objective
-    :raises DamagedFileError: if the file does not say which class it belongs to
-    :raises OtherClassError: if the file belongs to a class that ``cls`` cannot load
-    """
-    for name in NEEDED:
-        if name not in archive.data:
-            raise archive.error(name, "is missing")
-    how = f"set_parameters() reads its parameters, and {cls.__name__}.from_ppo() also reads its hyperparameters"
-    if NOTE in archive.members:
-        classes = archive.note.get("classes")
-        if not isinstance(classes, list) or not classes:
-            raise archive.error(NOTE, "names no class")
-        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
-            fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
-            raise OtherClassError(archive.name, NOTE, fault)
-        return
-    missing = [name for name in OF_PPO if name not in archive.data]
-    if missing:
-        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
-    if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
-        whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
-        raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
-
-
-def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values) -> tuple[io.BytesIO, Values]:
-    """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
-
-    Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
-
-    :param arguments: arguments of the constructor that override those of the source
-    :raises ArgumentError: if the constructor has no such argument, or the model no such attribute
-    :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
-    """
-    attributes = find_attributes(cls)
-    _check_settable(cls, arguments, attributes)
-    if isinstance(source, BaseAlgorithm):
-        file = io.BytesIO()
-        file.name = f"the given {type(source).__name__}"
-        source.save(file)
-        source = file
-    archive = read_archive(source)
-    check_class(cls, archive, converts=True)
-    parameters = inspect.signature(cls).parameters
-    reads = getattr(cls, "reads_sb3s_ppo", False)
-    own = [n for n in getattr(cls, "own_rules", {}) if not (reads and archive.data.get(n) is not None)]
-    names = attributes.difference(own)
-    data = {name: value for name, value in archive.data.items() if name in names}
-    defaults = {name: parameters[name].default for name in own if name in parameters}
-    note = {"classes": [cls.__name__], "plain": archive.note.get("plain", {})}
-    return archive.with_data(data).with_note(note).to_file(), {**defaults, **arguments}
-
-
-def _check_settable(cls: type[BaseAlgorithm], arguments: Values, attributes: Collection[str]) -> None:
-    """Check that a class has arguments with these names, and that it keeps them as attributes.
-
-    A class that passes on ``**kwargs`` has those of its bases too.
-
-    :param attributes: the names of the attributes of a new model
-    :raises ArgumentError: if an argument does not exist, or setting it would change nothing
-    """
-    callee = f"{cls.__name__}.from_ppo"
-    check_names(callee, arguments, cls, NOT_CONVERTED)
-    settable = _find_settable(cls, attributes)
-    for name, value in arguments.items():
-        if name not in settable:
-            raise ArgumentError(
-                f"{callee} cannot set {name}={value!r}, because {cls.__name__} keeps no argument of this name as an "
-                f"attribute: pass what its constructor makes of it; it keeps {', '.join(settable)}"
-            )
-
-
-def _check_known(cls: type[BaseAlgorithm], archive: Archive, arguments: Values) -> None:
-    """Check that a model of a class has attributes with these names, or that its file brings them.
-
-    :raises ArgumentError: if there is none of a name, because setting it would change nothing
-    """
-    if not arguments:
-        return
-    attributes = find_attributes(cls)
-    for name, value in arguments.items():
-        if ATTRIBUTES.get(name, name) not in attributes | archive.data.keys():
-            raise ArgumentError(
-                f"{cls.__name__}.load has no argument {name!r} (={value!r}), and neither {cls.__name__} nor "
-                f"{archive.name} has an attribute of this name; the arguments of the constructor that it can set are "
-                f"{', '.join(_find_settable(cls, attributes))}"
-            )
-
-
-def _find_settable(cls: type[BaseAlgorithm], attributes: Collection[str]) -> list[str]:
-    """Find the arguments of a class that it keeps as attributes."""
-    takes = {*list_arguments(cls)}.union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
-    return sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
-
-
 def get_plain_forms(attributes: Values) -> Values:
     """Get the plain forms of all attributes of a model that have one."""
     plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
@@ -241,47 +134,81 @@ def read_values(
         archive.check_sizes()
     _check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
-    OBJECTS.check("custom_objects", custom_objects)
     allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    _check_known(cls, archive, arguments)
-    check_arguments({**(custom_objects or {}), **arguments}, {**OF_STATE, **allowed})
-    objects, arguments = _as_attributes(custom_objects or {}), _as_attributes(arguments)
-    given = {**objects, **arguments}
-    read = {name: value for name, value in archive.data.items() if name not in archive.pickled}
-    pickled = [name for name in archive.pickled if name not in objects]
-    if weights_only:
-        known = dict(arguments)
-        if wrapped is not None:
-            known |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
-        settable = find_attributes(cls) - KEPT_OUT | {*objects, *known}
-        # Another attribute of the class is refused rather than ignored, because the model would have another value.
-        pickled = [name for name in pickled if name not in KEPT_OUT and (name in settable or hasattr(cls, name))]
-        read |= _decode(archive, pickled, known)
-        read = {name: value for name, value in read.items() if name in settable}
-    else:
-        read |= _unpickle(archive, pickled)
+    objects, arguments = _check_given(cls, archive, allowed, custom_objects, arguments)
+    read = _read_plainly(cls, archive, objects, arguments, wrapped) if weights_only else _read_all(archive, objects)
     read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
     read |= {name: value for name, value in objects.items() if name in archive.data}
+    _check_structure(archive, read, arguments)
+    values = {"verbose": 0, **read, **arguments}
+    values["policy_class"] = _get_policy_class(cls, archive, values["policy_class"])
+    allowed = {**allowed, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
+    given = {**objects, **arguments}
+    _check_attributes(cls, allowed, archive.name, values, given)
+    values |= _fit_episodes(values, given)
+    if weights_only:
+        _check_rollout(archive.name, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
+        if wrapped is not None:
+            check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
+    return values
+
+
+def _check_given(
+    cls: type[BaseAlgorithm],
+    archive: Archive,
+    allowed: Mapping[str, Rule],
+    custom_objects: Values | None,
+    arguments: Values,
+) -> tuple[Values, Values]:
+    """Check the custom objects and the arguments that replace values in a file, and convert both to attributes."""
+    OBJECTS.check("custom_objects", custom_objects)
+    objects = custom_objects or {}
+    check_known(cls, archive, arguments)
+    check_arguments({**objects, **arguments}, {**OF_STATE, **allowed})
+    return _as_attributes(objects), _as_attributes(arguments)
+
+
+def _read_all(archive: Archive, objects: Values) -> Values:
+    """Read all attributes in a file, and unpickle those for which no object is given."""
+    return _get_unpickled(archive) | _unpickle(archive, [name for name in archive.pickled if name not in objects])
+
+
+def _read_plainly(
+    cls: type[BaseAlgorithm], archive: Archive, objects: Values, arguments: Values, env: VecEnv | None
+) -> Values:
+    """Read the attributes in a file that a stranger may set, from their plain forms if they are pickled."""
+    known = dict(arguments)
+    if env is not None:
+        known |= {"observation_space": env.observation_space, "action_space": env.action_space}
+    settable = find_attributes(cls) - KEPT_OUT | {*objects, *known}
+    # Another attribute of the class is refused rather than ignored, because the model would have another value.
+    of_class = [name for name in archive.pickled if name not in KEPT_OUT and (name in settable or hasattr(cls, name))]
+    read = _get_unpickled(archive) | _decode(archive, [name for name in of_class if name not in objects], known)
+    return {name: value for name, value in read.items() if name in settable}
+
+
+def _get_unpickled(archive: Archive) -> Values:
+    return {name: value for name, value in archive.data.items() if name not in archive.pickled}
+
+
+def _check_structure(archive: Archive, read: Values, arguments: Values) -> None:
+    """Check that the arguments need no other networks and optimizers than those in a file."""
     for name, essence in STRUCTURE.items():
         if name in arguments and essence(arguments[name]) != essence(read.get(name)):
             raise ArgumentError(
                 f"{name}={arguments[name]!r} needs other networks or optimizers than those in {archive.name}, whose "
                 f"model has {name}={read.get(name)!r}. Leave it out, or create a new model with it"
             )
-    values = {"verbose": 0, **read, **arguments}
-    values["policy_class"] = _get_policy_class(cls, archive, values["policy_class"])
-    allowed = {**allowed, **OF_STATE, **(OF_STRANGERS if weights_only else {})}
-    _check_attributes(cls, allowed, archive.name, values, given)
+
+
+def _fit_episodes(values: Values, given: Collection[str]) -> Values:
+    """Get the results of the last episodes that a model needs instead of those in a file."""
     if any(values.get(name) is None for name in EPISODES):
         # SB3 only creates the two together, so drop both if one is missing.
-        values |= dict.fromkeys(EPISODES)
-    elif "_stats_window_size" in given:
-        values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in EPISODES}
-    if weights_only:
-        _check_rollout(archive.name, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
-        if wrapped is not None:
-            check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
-    return values
+        return dict.fromkeys(EPISODES)
+    if "_stats_window_size" in given:
+        return {name: deque(values[name], int(values["_stats_window_size"])) for name in EPISODES}
+    return {}
 
 
 def _as_attributes(arguments: Values) -> Values:
@@ -310,22 +237,6 @@ def warn_of_weights(policy: th.nn.Module, file: str) -> None:
     for name, values in policy.named_parameters():
         if has_numbers(values) and not th.isfinite(values).all():
             warnings.warn(f"{file}: {name} of the policy has numbers that are not finite; no training mends them")
-
-
-def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
-    """Find the names of the attributes of a new model.
-
-    Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
-    """
-    fresh = {"observation_space", "action_space", "n_envs"}  # A model gets these from its environment.
-    # Create the model as SB3's load() does.
-    fresh |= set(vars(cls(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))  # type: ignore[call-arg]
-    for base in cls.__mro__:
-        declared = vars(base).get("__annotations__", {})
-        for name, value in vars(base).items():
-            if not name.startswith("__") and "ClassVar" not in str(declared.get(name)) and plain.is_plain(value):
-                fresh.add(name)
-    return fresh
 
 
 def _unpickle(archive: Archive, names: Collection[str]) -> Values:

@@ -1,0 +1,140 @@
+"""What a class can load: files of which classes, and which attributes and arguments; files of others are converted."""
+
+import inspect
+import io
+from collections.abc import Collection
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from sb3_ppo_variants.arguments.checks import check_names, list_arguments
+from sb3_ppo_variants.errors import ArgumentError, OtherClassError
+from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive, File, read_archive
+from sb3_ppo_variants.saving.plain import Values
+
+# Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
+OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
+NEEDED = ("policy_class", "observation_space", "action_space")
+# For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies.
+CONTRIB = "sb3_contrib."
+# Arguments of the constructor whose attributes have other names.
+ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+# Arguments of the constructor that from_ppo() takes itself, or not at all.
+NOT_CONVERTED = ("policy", "env", "device", "_init_setup_model")
+
+
+def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
+    """Check that a class can load a file.
+
+    A class can load files of itself, its subclasses and its base classes. A class with ``reads_sb3s_ppo`` can also load
+    files of SB3's and sb3-contrib's PPO.
+
+    :param converts: whether to allow all classes of this package, and SB3's and sb3-contrib's PPO, with any objective
+    :raises DamagedFileError: if the file does not say which class it belongs to
+    :raises OtherClassError: if the file belongs to a class that ``cls`` cannot load
+    """
+    for name in NEEDED:
+        if name not in archive.data:
+            raise archive.error(name, "is missing")
+    how = f"set_parameters() reads its parameters, and {cls.__name__}.from_ppo() also reads its hyperparameters"
+    if NOTE in archive.members:
+        classes = archive.note.get("classes")
+        if not isinstance(classes, list) or not classes:
+            raise archive.error(NOTE, "names no class")
+        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
+            fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
+            raise OtherClassError(archive.name, NOTE, fault)
+        return
+    missing = [name for name in OF_PPO if name not in archive.data]
+    if missing:
+        raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
+    if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
+        whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
+        raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
+
+
+def check_known(cls: type[BaseAlgorithm], archive: Archive, arguments: Values) -> None:
+    """Check that a model of a class has attributes with these names, or that its file brings them.
+
+    :raises ArgumentError: if there is none of a name, because setting it would change nothing
+    """
+    if not arguments:
+        return
+    attributes = find_attributes(cls)
+    for name, value in arguments.items():
+        if ATTRIBUTES.get(name, name) not in attributes | archive.data.keys():
+            raise ArgumentError(
+                f"{cls.__name__}.load has no argument {name!r} (={value!r}), and neither {cls.__name__} nor "
+                f"{archive.name} has an attribute of this name; the arguments of the constructor that it can set are "
+                f"{', '.join(_find_settable(cls, attributes))}"
+            )
+
+
+def _find_settable(cls: type[BaseAlgorithm], attributes: Collection[str]) -> list[str]:
+    """Find the arguments of a class that it keeps as attributes."""
+    takes = {*list_arguments(cls)}.union(getattr(cls, "rules", ())).difference(NOT_CONVERTED)
+    return sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
+
+
+def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
+    """Find the names of the attributes of a new model.
+
+    Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
+    """
+    fresh = {"observation_space", "action_space", "n_envs"}  # A model gets these from its environment.
+    # Create the model as SB3's load() does.
+    fresh |= set(vars(cls(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))  # type: ignore[call-arg]
+    for base in cls.__mro__:
+        declared = vars(base).get("__annotations__", {})
+        for name, value in vars(base).items():
+            if not name.startswith("__") and "ClassVar" not in str(declared.get(name)) and plain.is_plain(value):
+                fresh.add(name)
+    return fresh
+
+
+def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values) -> tuple[io.BytesIO, Values]:
+    """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
+
+    Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
+
+    :param arguments: arguments of the constructor that override those of the source
+    :raises ArgumentError: if the constructor has no such argument, or the model no such attribute
+    :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
+    """
+    attributes = find_attributes(cls)
+    _check_settable(cls, arguments, attributes)
+    if isinstance(source, BaseAlgorithm):
+        file = io.BytesIO()
+        file.name = f"the given {type(source).__name__}"
+        source.save(file)
+        source = file
+    archive = read_archive(source)
+    check_class(cls, archive, converts=True)
+    parameters = inspect.signature(cls).parameters
+    reads = getattr(cls, "reads_sb3s_ppo", False)
+    own = [n for n in getattr(cls, "own_rules", {}) if not (reads and archive.data.get(n) is not None)]
+    names = attributes.difference(own)
+    data = {name: value for name, value in archive.data.items() if name in names}
+    defaults = {name: parameters[name].default for name in own if name in parameters}
+    note = {"classes": [cls.__name__], "plain": archive.note.get("plain", {})}
+    return archive.with_data(data).with_note(note).to_file(), {**defaults, **arguments}
+
+
+def _check_settable(cls: type[BaseAlgorithm], arguments: Values, attributes: Collection[str]) -> None:
+    """Check that a class has arguments with these names, and that it keeps them as attributes.
+
+    A class that passes on ``**kwargs`` has those of its bases too.
+
+    :param attributes: the names of the attributes of a new model
+    :raises ArgumentError: if an argument does not exist, or setting it would change nothing
+    """
+    callee = f"{cls.__name__}.from_ppo"
+    check_names(callee, arguments, cls, NOT_CONVERTED)
+    settable = _find_settable(cls, attributes)
+    for name, value in arguments.items():
+        if name not in settable:
+            raise ArgumentError(
+                f"{callee} cannot set {name}={value!r}, because {cls.__name__} keeps no argument of this name as an "
+                f"attribute: pass what its constructor makes of it; it keeps {', '.join(settable)}"
+            )
