@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.settings import Setting, load_class, policy_for
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env
 from sb3_ppo_variants.recipes import recipe
@@ -51,7 +51,7 @@ class Workload:
         """Return the algorithms, preceded by the one that they are compared with, on this device."""
         if self.baseline is None:
             return {REFERENCE: partial(PPOClip, device=device, fast=False), **algorithms}
-        setting, cls = Setting(self.baseline), cast(Any, load_class(ALGORITHMS[self.baseline]))
+        setting, cls = Setting(self.baseline), cast(Any, load_class(ALGORITHM_PATHS[self.baseline]))
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
             return cls(policy_for(setting, policy), *args, device=device, **arguments)

@@ -45,7 +45,7 @@ RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
-MASKABLE = "sb3_contrib.common.maskable.distributions"
+MASKABLE_DISTRIBUTIONS = "sb3_contrib.common.maskable.distributions"
 
 
 class MissingKLError(NotImplementedError):
@@ -193,7 +193,7 @@ def divergences_of(distribution: Distribution) -> Divergences:
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
-        if cls.__module__ == MASKABLE and cls.__name__ in _MASKED:
+        if cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in _MASKED:
             return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES, built_in=True)
     raise MissingKLError(_missing(distribution))
 
@@ -217,7 +217,7 @@ def _missing(distribution: Distribution) -> str:
 def is_masked(distribution: object) -> bool:
     """Whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
     cls = type(distribution)
-    return cls.__module__ == MASKABLE and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
+    return cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
 
 
 # There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.
@@ -337,7 +337,7 @@ def _masked_multi_categorical(distribution: Wrapped) -> Parameters:
 
 def _masked_logits(distribution: Distribution, found: Wrapped) -> th.Tensor:
     # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
-    if (type(found).__module__, type(found).__name__) != (MASKABLE, "MaskableCategorical"):
+    if (type(found).__module__, type(found).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
         raise MissingKLError(_missing(distribution))
     logits: th.Tensor = found.logits
     return logits

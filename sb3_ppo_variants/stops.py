@@ -12,7 +12,7 @@ from sb3_ppo_variants.errors import ArgumentError
 ENDS = Rule("'update' or 'epoch'", lambda value: isinstance(value, str) and value in ("update", "epoch"))
 # As in SB3, an update ends early once the approximate KL exceeds ``target_kl`` by this factor.
 TOLERATED = 1.5
-STATISTICS = ("approx_kl", "kl", "ratio_deviation")
+LIMITED_STATISTICS = ("approx_kl", "kl", "ratio_deviation")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EarlyStop:
     """What messages call the limit."""
 
     def __post_init__(self) -> None:
-        if getattr(self, "statistic", None) not in STATISTICS:
+        if getattr(self, "statistic", None) not in LIMITED_STATISTICS:
             raise ArgumentError(
                 f"{type(self).__name__} has no statistic that updates measure: use ApproximateKL, ExactKL or "
                 "RatioDeviation, or a class derived from one of them"

@@ -22,7 +22,7 @@ from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
-from sb3_ppo_variants.updates.run import LOGGED
+from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
 
 # Arguments of a class, by name.
 Kwargs: TypeAlias = dict[str, Any]
@@ -403,7 +403,7 @@ class PPOCustom(PPOBase):
         if not isinstance(objective, Objective):
             name = type(self.objective).__name__
             raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
-        taken = sorted(LOGGED & objective.coefficients().keys())
+        taken = sorted(LOGGED_BY_UPDATES & objective.coefficients().keys())
         if taken:
             raise ArgumentError(
                 f"{type(objective).__name__}.coefficients returned a coefficient named {taken[0]!r}, but another value "

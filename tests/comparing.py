@@ -48,7 +48,7 @@ RECORDS = [
 ]
 
 
-def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.SAMPLES) -> float:
+def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.RANDOM_DIVISIONS) -> float:
     """Return the p value of a single pair of settings."""
     return float(statistics.p_values([(one, other)], samples)[0])
 

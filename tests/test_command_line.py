@@ -72,9 +72,9 @@ def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path)
 
 def test_the_names_in_the_help_are_those_of_the_tables() -> None:
     paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
-    assert paths.items() <= options.ALGORITHMS.items()
-    assert (*plan.PRESETS,) == options.PRESETS
-    assert (*recipes.PROTOCOLS,) == options.PROTOCOLS
+    assert paths.items() <= options.ALGORITHM_PATHS.items()
+    assert (*plan.PRESETS,) == options.PRESET_NAMES
+    assert (*recipes.PROTOCOLS,) == options.PROTOCOL_NAMES
     assert {option for preset in plan.PRESETS.values() for option in preset.settings} == {"all", "headline"}
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.compare.options import ALGORITHMS
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
 from sb3_ppo_variants.compare.records import RANDOM, to_plain
@@ -80,7 +80,7 @@ def test_settings() -> None:
     # A base class without a constructor, such as a mixin, passes them on.
     mixed: Any = type("Mixed", (type("Mixin", (), {}), Mine), {"__init__": lambda self, *, own=1, **others: None})
     assert list_arguments(mixed) == {"own": 1, **list_arguments(Mine)}
-    assert {load_class(path).__name__ for path in ALGORITHMS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
+    assert {load_class(path).__name__ for path in ALGORITHM_PATHS.values()} >= {"PPOClip", "PPO", "A2C", "TRPO"}
 
 
 @pytest.mark.parametrize(

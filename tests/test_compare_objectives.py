@@ -7,7 +7,7 @@ import pytest
 from comparing import planned, text_of, written
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.plan import OBJECTIVES, OTHERS, PRESETS
+from sb3_ppo_variants.compare.plan import OBJECTIVE_SETTINGS, OTHERS, PRESETS
 from sb3_ppo_variants.objectives import list_objectives, read_objective, surrogates
 
 PAPERS = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped"]
@@ -18,7 +18,7 @@ def test_every_exported_objective_is_compared() -> None:
     of_paper = {name for name in list_objectives() if hasattr(surrogates, name)}
     assert of_paper == {"Clipped", "Unclipped", "KLPenalized", "AdaptiveKL"}
     assert {*OTHERS} == list_objectives().keys() - of_paper
-    assert [*OBJECTIVES] == [*PAPERS, *(f"ppo_custom:objective={name}" for name in OTHERS)]
+    assert [*OBJECTIVE_SETTINGS] == [*PAPERS, *(f"ppo_custom:objective={name}" for name in OTHERS)]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -33,7 +33,7 @@ def test_a_run_has_the_papers_hyperparameters() -> None:
     preset = PRESETS["objectives"]
     assert preset.envs == ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"]
     trainings = [run for run in plan.runs if run.algorithm]
-    assert len({run.name for run in trainings}) == len(OBJECTIVES) * len(preset.envs) * 3
+    assert len({run.name for run in trainings}) == len(OBJECTIVE_SETTINGS) * len(preset.envs) * 3
     table_3 = {"n_steps": 2048, "learning_rate": "lin_0.0003", "n_epochs": 10, "batch_size": 64, "normalize": True}
     for run in trainings:
         assert run.timesteps == 500_000
@@ -46,7 +46,7 @@ def test_one_command_trains_all_and_continues(tmp_path: Path, capsys: pytest.Cap
     command = ["compare", "--preset", "objectives", *SHORT, "--out", str(tmp_path)]
     first = [*command, "--envs", "CartPole-v1"]
     assert main(first) == 0
-    labels = [text.replace(":", " ", 1) for text in OBJECTIVES]
+    labels = [text.replace(":", " ", 1) for text in OBJECTIVE_SETTINGS]
     made = written(tmp_path)
     assert [record["status"] for record in made.values()] == ["finished"] * (len(labels) + 1)
     assert {*labels} < {record["label"] for record in made.values()}

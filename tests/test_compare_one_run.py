@@ -13,7 +13,7 @@ import pytest
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.execution import RunState, Tracking, perform
-from sb3_ppo_variants.compare.options import ALGORITHMS
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.plan import make_plan
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
@@ -58,7 +58,7 @@ def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("setting", [*ALGORITHMS, "test_compare:Mine:extra=4"])
+@pytest.mark.parametrize("setting", [*ALGORITHM_PATHS, "test_compare:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
     setting += ":objective=own_objectives:SPO(0.2)" if setting == "ppo_custom" else ""

@@ -19,7 +19,7 @@ from benchmarks.robustness.scores import scaled, sensitivity
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import PRESETS
 from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
+from sb3_ppo_variants.compare.robustness import CANDIDATES, N_RANDOM, VARIED
 from sb3_ppo_variants.compare.settings import read_setting
 
 CLIPPING, _, PENALTY, _, UNLIMITED = CANDIDATES
@@ -44,7 +44,7 @@ def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
     assert len({tuple(each[1:] for each in of_one) for of_one in configurations}) == 1
     rates = np.log(sorted(each.learning_rate for each in CLIPPING.at_random))
     low, *_, high = VARIED["learning_rate"]
-    strata = np.linspace(np.log(low), np.log(high), SAMPLES + 1)
+    strata = np.linspace(np.log(low), np.log(high), N_RANDOM + 1)
     # One in each of the strata, up to rounding to two digits.
     assert (rates > strata[:-1] - 0.05).all() and (rates < strata[1:] + 0.05).all()
     for each in CLIPPING.at_random:
@@ -57,7 +57,7 @@ def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
 
 
 def test_every_setting_exists() -> None:
-    for name, count in (("robustness", 56), ("robustness-random", 5 * SAMPLES)):
+    for name, count in (("robustness", 56), ("robustness-random", 5 * N_RANDOM)):
         labels = {read_setting(text).label for text in PRESETS[name].settings["all"]}
         assert len(labels) == count
 
@@ -156,13 +156,13 @@ def test_what_the_scores_of_random_configurations_depend_on(tmp_path: Path, caps
 
     The penalty gains a little over no limit with the same configuration.
     """
-    noise = iter(np.random.default_rng(0).normal(0, 0.3, 2 * 2 * SAMPLES))
+    noise = iter(np.random.default_rng(0).normal(0, 0.3, 2 * 2 * N_RANDOM))
     log = np.log
     found = runs("robustness-random", CLIPPING, CLIPPING.at_random, lambda each: log(each.n_epochs) + next(noise), 1)
     found += runs(
         "robustness-random", UNLIMITED, UNLIMITED.at_random, lambda each: next(noise) - log(each.learning_rate), 1
     )
-    scores = [each["score"] for each in found if each["env"] == "A-v0"][SAMPLES:]
+    scores = [each["score"] for each in found if each["env"] == "A-v0"][N_RANDOM:]
     gained = dict(zip(PENALTY.at_random, np.array(scores) + 0.1, strict=True))
     found += runs("robustness-random", PENALTY, PENALTY.at_random, gained.__getitem__, 1)
     records.pack(found, tmp_path / "random.jsonl.gz")
@@ -307,7 +307,7 @@ def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pyt
     """Each configuration scores its number with clipping; the penalty has one more in A, and one less in B."""
     found = runs("robustness-random", CLIPPING, CLIPPING.at_random, CLIPPING.at_random.index, 1)
     found += runs("robustness-random", PENALTY, PENALTY.at_random, PENALTY.at_random.index, 1)
-    for each in found[2 * SAMPLES :]:
+    for each in found[2 * N_RANDOM :]:
         each["score"] += 1 if each["env"] == "A-v0" else -1
     records.pack(found, tmp_path / "random.jsonl.gz")
     assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0

@@ -23,7 +23,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
-from sb3_ppo_variants.updates.run import LOGGED
+from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
@@ -164,7 +164,7 @@ def test_no_value_is_logged_that_a_coefficient_could_hide(updates: SeparateUpdat
     logs = LogRecorder()
     make(Hinge(0.01), updates=updates, clip_range_vf=0.2).learn(64, callback=logs)
     logged = {name for name in logs.updates[-1] if name.startswith("train/")}
-    assert logged <= {f"train/{name}" for name in {*LOGGED, "bound", "updates"}}
+    assert logged <= {f"train/{name}" for name in {*LOGGED_BY_UPDATES, "bound", "updates"}}
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,16 @@ def test_imports_go_downwards(path: Path) -> None:
         assert level(part) < level(own), f"{own} imports {part}"
 
 
-def test_no_two_classes_or_functions_share_a_name() -> None:
-    found = [node for path in FILES for node in ast.parse(path.read_text()).body]
-    names = [node.name for node in found if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+def names_of(node: ast.stmt) -> list[str]:
+    """List the classes, functions and constants that a statement defines."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    parts = [part for target in targets for part in ast.walk(target)]
+    return [part.id for part in parts if isinstance(part, ast.Name) and part.id.isupper()]
+
+
+def test_no_two_classes_functions_or_constants_share_a_name() -> None:
+    names = [name for path in FILES for node in ast.parse(path.read_text()).body for name in names_of(node)]
     several = {name for name, number in Counter(names).items() if number > 1 and not name.startswith("_")}
     assert several == {"run"}, "only the modules of commands have the same function"

@@ -12,7 +12,7 @@ from benchmarks.robustness.at_random import SIZES, compare_configurations
 from benchmarks.robustness.scores import scaled
 from sb3_ppo_variants.compare import records, statistics
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, SAMPLES, VARIED
+from sb3_ppo_variants.compare.robustness import CANDIDATES, N_RANDOM, VARIED
 
 pytestmark = needs_records
 FILE = ROOT / "results" / "robustness.jsonl.gz"
@@ -47,7 +47,7 @@ def measured(found: list[Record]) -> pd.DataFrame:
 def frame(measured: pd.DataFrame) -> pd.DataFrame:
     """The runs of the random configurations with the first seed."""
     first = measured[measured["is_random"] & (measured["seed"] == 0)]
-    assert (first.groupby(["env", "candidate"]).size() == SAMPLES).all() and len(first) == len(ENVS) * 5 * SAMPLES
+    assert (first.groupby(["env", "candidate"]).size() == N_RANDOM).all() and len(first) == len(ENVS) * 5 * N_RANDOM
     return first
 
 
@@ -83,8 +83,8 @@ def test_the_ranges(found: list[Record], page: str) -> None:
     rate, epochs, steps = VARIED.values()
     clips, targets, penalties, spo, _ = (candidate.values for candidate in CANDIDATES)
     assert (
-        f"the same {SAMPLES} random configurations of the step size ({rate[0]} to {rate[-1]}), the epochs ({epochs[0]} "
-        f"to {epochs[-1]}) and the steps of a rollout ({steps[0]} to {steps[-1]})."
+        f"the same {N_RANDOM} random configurations of the step size ({rate[0]} to {rate[-1]}), the epochs "
+        f"({epochs[0]} to {epochs[-1]}) and the steps of a rollout ({steps[0]} to {steps[-1]})."
     ) in page
     assert (
         f"from {clips[0]} to {clips[-1]}, d_targ of the adaptive KL penalty from {targets[0]} to {targets[-1]}," in page
@@ -377,7 +377,7 @@ def test_one_configuration_where_it_was_not_chosen(
 
 def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
     assert f"the mean scores of all {len(frame)} runs" in page
-    assert f"over the {len(ENVS) * SAMPLES} runs of each objective" in page
+    assert f"over the {len(ENVS) * N_RANDOM} runs of each objective" in page
     sizes = pd.cut(frame["kl"], [0, *SIZES, np.inf], labels=False)
     means = frame.groupby(["env", sizes])["scaled"].mean().unstack("env")
     # Of 0 to 7, the groups between the sizes that the page names.
@@ -405,12 +405,12 @@ def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
     assert {*above.index} == {CLIPPING, FIXED, UNLIMITED}
     assert (
         f"In all five, they learn little where it is above 1. Those are {above[UNLIMITED]} of the "
-        f"{len(ENVS) * SAMPLES} runs without a limit, {above[FIXED]} of the fixed KL penalty, {above[CLIPPING]} of "
+        f"{len(ENVS) * N_RANDOM} runs without a limit, {above[FIXED]} of the fixed KL penalty, {above[CLIPPING]} of "
         "clipping, and none of the adaptive KL"
     ) in page
     assert (
         above[UNLIMITED] > above.sum() / 2
-        and above[UNLIMITED] > SAMPLES
+        and above[UNLIMITED] > N_RANDOM
         and "Most runs without a limit are there" in page
     )
     assert frame.groupby("candidate")["kl"].median().idxmin() == SPO and "SPO has the smallest updates of all" in page

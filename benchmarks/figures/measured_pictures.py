@@ -11,7 +11,7 @@ from benchmarks import cores
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, picture, shades
 from sb3_ppo_variants.compare import records, scores, statistics
-from sb3_ppo_variants.compare.options import ALGORITHMS
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.paper import TABLE_1
 
 TABLE = Path("results/table1-200k.jsonl.gz")
@@ -93,7 +93,9 @@ def compared(file: Path, data: Path = OBJECTIVES) -> None:
     """Draw the mean score of each objective with its 95% interval, beside the KL of its updates."""
     (comparison,) = scores.comparisons(records.unpack(data)[0])
     # The classes of the paper's objectives, and the names of the others.
-    names = [ALGORITHMS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking]
+    names = [
+        ALGORITHM_PATHS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking
+    ]
     means = np.array([[each.value.low, each.value.value, each.value.high] for each in comparison.ranking])
     kls = np.array([np.percentile(comparison.logged(each.label, "kl"), [10, 50, 90]) for each in comparison.ranking])
     with picture(file, height=5.4, sharey=True) as grid:

@@ -13,7 +13,7 @@ from scipy.stats import permutation_test, spearmanr
 from benchmarks.robustness.scores import estimate, is_of_search, say_better, screened, sensitivity
 from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
-from sb3_ppo_variants.compare.robustness import SAMPLES
+from sb3_ppo_variants.compare.robustness import N_RANDOM
 from sb3_ppo_variants.compare.statistics import ALPHA, Difference, holm
 
 # How many random configurations a user tries.
@@ -112,7 +112,7 @@ def correlate(frame: pd.DataFrame) -> list[str]:
     """Return a table of how scores depend on each hyperparameter, of candidates that have all random configurations."""
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for candidate, settings in screened(frame).items():
-        if len(settings) < SAMPLES:
+        if len(settings) < N_RANDOM:
             continue
         values = pd.DataFrame(candidate.at_random).dropna(axis="columns")
         pairs = zip(*partial_correlations(values.to_numpy(), settings.mean(axis="columns").to_numpy()), strict=True)

@@ -262,7 +262,7 @@ def _wrapped(kind: str, space: spaces.Discrete | spaces.MultiDiscrete) -> str:
 
 
 # Classes are listed by name, because some are only imported when needed. SB3's advice to use the CPU does so too.
-SMALL = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCriticPolicy"}
+SMALL_POLICIES = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCriticPolicy"}
 
 
 def choose_device(
@@ -280,7 +280,7 @@ def choose_device(
     :return: the device; as in SB3, the CPU if the requested one is not available, with a warning
     """
     name = policy if isinstance(policy, str) else policy.__name__
-    if device == "auto" and name in SMALL and "features_extractor_class" not in (policy_kwargs or {}):
+    if device == "auto" and name in SMALL_POLICIES and "features_extractor_class" not in (policy_kwargs or {}):
         if verbose >= 1 and th.cuda.is_available():
             print('device="auto" selects the CPU, which trains small networks faster; pass device="cuda" for the GPU')
         return th.device("cpu")

@@ -194,7 +194,7 @@ def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None
 
 
 # What to do instead of setting the attribute of a model that was created with another value.
-REFUSED: Mapping[str, str] = {
+INSTEAD_OF_SETTING: Mapping[str, str] = {
     "policy_kwargs": "create a new model with them",
     "use_sde": "create a new model with it",
     "rollout_buffer_class": "save the model and pass rollout_buffer_class to load()",
@@ -229,10 +229,10 @@ class CheckedArguments:
             return
         check_settings(values, rules)
         for name in changed:
-            if name in REFUSED:
+            if name in INSTEAD_OF_SETTING:
                 raise ArgumentError(
                     f"{name}={values[name]!r} was set after the model was created with {name}={self._checked[name]!r}, "
-                    f"where it has no effect: {REFUSED[name]}"
+                    f"where it has no effect: {INSTEAD_OF_SETTING[name]}"
                 )
             take(name)
             self._checked[name] = _copied(values[name])

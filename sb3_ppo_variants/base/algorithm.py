@@ -86,7 +86,7 @@ LEARNING_RATE = Rule(
     lambda value: isinstance(value, KLAdaptive) or RULES["learning_rate"].accepts(value),
     RULES["learning_rate"].of_schedule,
 )
-NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
+STAY_NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
 """Arguments that stay numbers as attributes, as in SB3, while those for which SB3 makes schedules become schedules."""
 
 
@@ -172,7 +172,7 @@ class PPOBase(SavedAlgorithm):
         make_policy_and_buffer(self)
         self._division = divide(self.updates)
         self._division.prepare(self)
-        for name in schedules.keys() - NUMBERS:
+        for name in schedules.keys() - STAY_NUMBERS:
             if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
         self._checked_arguments = CheckedArguments(self.__dict__, rules)

@@ -32,7 +32,7 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.updates import UpdatePlan
 
-PACKAGES = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
+OF_SAME_VERSION = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
 # Arguments that may differ between processes.
 FREE = {"policy", "env", "seed", "device", "verbose", "tensorboard_log"}
 OF_NORMALIZATION = (
@@ -117,7 +117,7 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: floa
 
 def _description(model: SavedAlgorithm, total_timesteps: float) -> dict[str, str]:
     """List what must be the same in all processes when they begin, except settings, by name."""
-    versions = {name: import_module(name).__version__ for name in PACKAGES}
+    versions = {name: import_module(name).__version__ for name in OF_SAME_VERSION}
     others = {
         "algorithm": type(model).__name__,
         "observation_space": model.observation_space,

@@ -14,7 +14,7 @@ from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Differences, Estimate
 from sb3_ppo_variants.compare.tables import format_number, markdown
 
-FIGURE = """\
+ENDS_OF_CURVES = """\
 The mean score, and in brackets the return at which the paper's curve ends, which the authors of
 [Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) read off the figure."""
 
@@ -101,4 +101,4 @@ def compare_with_figure(comparison: Comparison) -> list[str]:
         same += sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in differing)
     table = markdown(pd.DataFrame.from_dict(cells, orient="index"), "environment")
     agreement = f"Of {pairs} pairs of methods that differ there in an environment, {same} are in the same order here."
-    return [FIGURE, table, agreement]
+    return [ENDS_OF_CURVES, table, agreement]

@@ -21,7 +21,7 @@ from sb3_ppo_variants.saving.plain import Values
 # other.
 WIDTH, COLUMNS = 5.5, 3
 # The numbers of seeds for which the smallest difference that they can tell is given.
-SEEDS = (3, 5, 10, 20, 30)
+NUMBERS_OF_SEEDS = (3, 5, 10, 20, 30)
 DOCUMENT = r"""\documentclass[10pt]{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
@@ -74,7 +74,7 @@ means over seeds, stratified by environment, gives $p \\leq {ALPHA}$ after Holm'
 \\citep{{{{holm1979simple}}}} for {{pairs}} of settings. They are equivalent if two one-sided $t$ tests at 5\\%
 \\citep{{{{schuirmann1987comparison}}}} show that their means differ by less than {MARGIN}. Where neither holds, these
 runs cannot tell."""
-DOUBTFUL = """\
+DOUBTFUL_RUNS = """\
 Runs without a score do not count, and their settings are not called better; runs that were recorded elsewhere are shown
 but not tested"""
 MEANS = r"""Mean normalised score with its 95\% interval, the range of ranks that the tests allow, and the settings
@@ -91,14 +91,14 @@ CURVES = f"""\
 Learning curves: the mean return of the {LAST} episodes that ended last. Lines are means over seeds, bands 95\\%
 intervals. Where seeds are too few for intervals, thin lines are seeds."""
 PROFILES = "Performance profiles: the share of runs with a higher normalised score, with 95\\% intervals."
-FIGURE = r"""\begin{{figure}}[htbp]
+FIGURE_TEMPLATE = r"""\begin{{figure}}[htbp]
 \centering
 \includegraphics[width=\textwidth]{{{}}}
 \caption{{{}}}
 \end{{figure}}"""
 # Columns with longer texts than this break their lines.
-LONGEST = 60
-SPECIAL = {
+LONGEST_IN_LINE = 60
+LATEX_LETTERS = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "β": r"$\beta$", "ε": r"$\varepsilon$",
 }  # fmt: skip
@@ -149,7 +149,7 @@ def _methods(comparison: Comparison) -> str:
         )
         said.append(trained)
     if doubts := "; ".join(f"{label}: {doubt}" for label, doubt in comparison.doubts.items()):
-        said.append(f"{DOUBTFUL} ({escape_latex(doubts)}).")
+        said.append(f"{DOUBTFUL_RUNS} ({escape_latex(doubts)}).")
     if pairs := math.comb(len(comparison.tested), 2):
         said.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
     return "\n".join(said)
@@ -172,7 +172,7 @@ def _means(comparison: Comparison, baseline: str) -> list[str]:
 def _power(comparison: Comparison) -> dict[int, float]:
     """Compute the smallest difference that each number of seeds can tell, without those that can tell none."""
     arrays = comparison.tested
-    found = {seeds: statistics.detectable_difference(arrays, seeds) for seeds in SEEDS} if arrays else {}
+    found = {seeds: statistics.detectable_difference(arrays, seeds) for seeds in NUMBERS_OF_SEEDS} if arrays else {}
     return {seeds: least for seeds, least in found.items() if not math.isnan(least)}
 
 
@@ -184,7 +184,7 @@ def _figures(comparison: Comparison, out: Path) -> list[str]:
         names["profiles"] = PROFILES
         file = out / f"{comparison.name}-profiles.png"
         plots.draw_profiles(comparison.arrays, comparison.labels, file, size=(WIDTH, 3), below=True)
-    return [FIGURE.format(f"{comparison.name}-{name}.pdf", said) for name, said in names.items()]
+    return [FIGURE_TEMPLATE.format(f"{comparison.name}-{name}.pdf", said) for name, said in names.items()]
 
 
 def _draw_curves(comparison: Comparison, file: Path) -> None:
@@ -197,8 +197,8 @@ def _draw_curves(comparison: Comparison, file: Path) -> None:
             axes.set_visible(False)
         for axes, env in zip(grid.ravel(), envs, strict=False):
             plots.draw_curves(axes, comparison, env)
-            axes.set_title(env, fontsize=plots.SMALL)
-            axes.tick_params(labelsize=plots.SMALL - 2)
+            axes.set_title(env, fontsize=plots.SMALL_TEXT)
+            axes.tick_params(labelsize=plots.SMALL_TEXT - 2)
             axes.ticklabel_format(axis="x", scilimits=(0, 0))
 
 
@@ -245,7 +245,7 @@ def spread(estimate: Estimate) -> Values:
 
 def escape_latex(text: str) -> str:
     """Escape text, so that LaTeX shows it unchanged."""
-    return "".join(SPECIAL.get(letter, letter) for letter in text)
+    return "".join(LATEX_LETTERS.get(letter, letter) for letter in text)
 
 
 def tabular(frame: pd.DataFrame, caption: str) -> str:
@@ -255,7 +255,7 @@ def tabular(frame: pd.DataFrame, caption: str) -> str:
     """
     cells = frame.astype(object).where(frame.notna(), "")
     rows = [[str(value) for value in row] for row in [frame.columns, *cells.to_numpy()]]
-    is_long = [max(len(row[column]) for row in rows) > LONGEST for column in range(len(frame.columns))]
+    is_long = [max(len(row[column]) for row in rows) > LONGEST_IN_LINE for column in range(len(frame.columns))]
     columns = "".join(r">{\raggedright\arraybackslash}p{0.6\textwidth}" if long else "l" for long in is_long)
     # Values such as import paths have no spaces at which a line could end.
     breaking = {long: r"\_\allowbreak{}" if long else r"\_" for long in (False, True)}

@@ -19,7 +19,7 @@ from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.execution import Tracking, check, perform
 from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge_plans
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.report import LOCK, RECORDS, STATES, read_states, write
+from sb3_ppo_variants.compare.report import LOCK, RECORDS, RUNNING, read_states, write
 from sb3_ppo_variants.compare.settings import Conditions, assignments, read_file, read_setting, write_option
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
             _find_missing(options, plan)
             return 0
         try:
-            for folder in (RECORDS, STATES):
+            for folder in (RECORDS, RUNNING):
                 (options.out / folder).mkdir(parents=True, exist_ok=True)
                 TemporaryFile(dir=options.out / folder).close()
         except OSError as error:
@@ -141,7 +141,7 @@ def _copy(options: argparse.Namespace) -> None:
 
 def _make(options: argparse.Namespace, plan: Plan, missing: list[Run], tracking: Tracking) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
-    states = options.out / STATES
+    states = options.out / RUNNING
     # Left over from a command that was killed. Names of runs end with a digest.
     for left in [*states.glob(f"*-{'[0-9a-f]' * 12}.*"), *(options.out / RECORDS).glob("*.tmp")]:
         left.unlink()

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_STATES = 1.0
 # Weights & Biases refuses names of runs and groups with more characters.
-LONGEST = 128
+LONGEST_WANDB_NAME = 128
 # The logged values to keep: names of SB3 and of this package, without "train/".
-LOGGED = (
+RECORDED_VALUES = (
     "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
     "clip_fraction",
 )  # fmt: skip
@@ -102,7 +102,7 @@ class RunState(Episodes):
     def _on_rollout_start(self) -> None:
         self._count_seconds()  # A checkpoint may be written now.
         # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
-        values = {name: self.logger.name_to_value.get(f"train/{name}") for name in LOGGED}
+        values = {name: self.logger.name_to_value.get(f"train/{name}") for name in RECORDED_VALUES}
         known = {name: float(value) for name, value in values.items() if value is not None}
         if known:
             self._logged.append({"step": self.num_timesteps, **known})
@@ -111,7 +111,7 @@ class RunState(Episodes):
 
     def curves(self, timesteps: int, number: int) -> dict[str, list[float | None]]:
         """Compute the mean of each logged value over the updates in each of ``number`` equal spans of the timesteps."""
-        frame = pd.DataFrame(self._logged, columns=["step", *LOGGED], dtype=float)
+        frame = pd.DataFrame(self._logged, columns=["step", *RECORDED_VALUES], dtype=float)
         spans = np.ceil(frame.pop("step") * number / timesteps).clip(1, number)
         means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
         known = means.dropna(axis="columns", how="all")
@@ -166,7 +166,7 @@ class Tracking:
 
 def _shorten(text: str) -> str:
     """Shorten a text to what Weights & Biases takes as a name, with a digest that tells it apart from others."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 13]} {digest(text)}"
+    return text if len(text) <= LONGEST_WANDB_NAME else f"{text[: LONGEST_WANDB_NAME - 13]} {digest(text)}"
 
 
 class ToWandb(KVWriter):

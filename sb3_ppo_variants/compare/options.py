@@ -7,8 +7,8 @@ from sb3_ppo_variants.arguments.commandline import Command, whole_number
 
 # The import path of each algorithm. The others are compared with SB3's PPO.
 BASELINE = "sb3_ppo"
-MASKABLE = "sb3_contrib:MaskablePPO"
-ALGORITHMS = {
+MASKABLE_PPO = "sb3_contrib:MaskablePPO"
+ALGORITHM_PATHS = {
     "ppo_clip": "sb3_ppo_variants:PPOClip",
     "ppo_adaptive_kl": "sb3_ppo_variants:PPOAdaptiveKL",
     "ppo_fixed_kl": "sb3_ppo_variants:PPOFixedKL",
@@ -17,33 +17,33 @@ ALGORITHMS = {
     BASELINE: "stable_baselines3:PPO",
     "sb3_a2c": "stable_baselines3:A2C",
     "trpo": "sb3_contrib:TRPO",
-    "contrib_maskable_ppo": MASKABLE,
+    "contrib_maskable_ppo": MASKABLE_PPO,
     "contrib_recurrent_ppo": "sb3_contrib:RecurrentPPO",
 }
 EXAMPLE = "ppo_clip:clip_range=0.1"
 # What is compared by default.
-FIRST = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
-PRESETS = (
+DEFAULT_ALGORITHMS = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
+PRESET_NAMES = (
     "paper-table1", "paper-figure3", "table1-study", "objectives", "robustness", "robustness-random", "atari-demo",
 )  # fmt: skip
-PROTOCOLS = ("text", "released-code", "sb3")
+PROTOCOL_NAMES = ("text", "released-code", "sb3")
 
 OUT = Path("runs/compare")
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
-    names = f"{', '.join(ALGORITHMS)} or module:Class, optionally with arguments: {EXAMPLE}"
+    names = f"{', '.join(ALGORITHM_PATHS)} or module:Class, optionally with arguments: {EXAMPLE}"
     what = parser.add_argument_group("what to compare")
-    what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(FIRST)})")
+    what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(DEFAULT_ALGORITHMS)})")
     what.add_argument("--envs", nargs="+", metavar="ID", help="environment ids (default: CartPole-v1)")
     what.add_argument("--seeds", type=whole_number, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
-    what.add_argument("--preset", choices=PRESETS, help="a named comparison; other options change it")
+    what.add_argument("--preset", choices=PRESET_NAMES, help="a named comparison; other options change it")
     what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
     how = parser.add_argument_group("conditions")
     how.add_argument(
         "--protocol",
-        choices=PROTOCOLS,
+        choices=PROTOCOL_NAMES,
         help="protocol of the paper's experiments; implies --entry mujoco, unless there are --hyperparams",
     )
     how.add_argument(

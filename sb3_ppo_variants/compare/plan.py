@@ -9,11 +9,11 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare import robustness
-from sb3_ppo_variants.compare.options import BASELINE, FIRST
+from sb3_ppo_variants.compare.options import BASELINE, DEFAULT_ALGORITHMS
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, Record, digest, to_plain
 from sb3_ppo_variants.compare.settings import (
-    ENVIRONMENT_KEYS,
+    COMPARED_ENVIRONMENT_KEYS,
     RESERVED,
     Conditions,
     Setting,
@@ -31,7 +31,7 @@ from sb3_ppo_variants.variants import PPOClip
 # The run of the random policy ends after the episodes that a score needs, or after this many steps.
 RANDOM_TIMESTEPS = 1_000_000
 # Bytes of the readable part of a run's name.
-LONGEST = 200
+LONGEST_READABLE = 200
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,16 @@ class Preset:
 
 # The objectives of the paper have algorithms of their own. ``PPOCustom`` trains the others with their defaults.
 OTHERS = [name for name, found in list_objectives().items() if found.__module__ != surrogates.__name__]
-OBJECTIVES = [*(name for name in FIRST if name != BASELINE), *(f"ppo_custom:objective={name}" for name in OTHERS)]
+OBJECTIVE_SETTINGS = [
+    *(name for name in DEFAULT_ALGORITHMS if name != BASELINE),
+    *(f"ppo_custom:objective={name}" for name in OTHERS),
+]
 HEADLINE = [NONE, BEST, "ppo_adaptive_kl:desired_kl=0.01", "ppo_fixed_kl:kl_coef=1"]
-STUDY = Conditions("table1-study", timesteps=500_000, entry="mujoco")
+STUDY_CONDITIONS = Conditions("table1-study", timesteps=500_000, entry="mujoco")
 
 
 def _switched(what: str, anneal: bool | None = None, **changes: object) -> Conditions:
-    return replace(STUDY, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
+    return replace(STUDY_CONDITIONS, protocol="released-code", switched=what, anneal=anneal, parameters=changes)
 
 
 def _robustness(preset: str) -> Conditions:
@@ -87,9 +90,9 @@ def _robustness(preset: str) -> Conditions:
 # The three protocols, then the released code with one ingredient changed at a time: to what users of SB3 have, and last
 # with advantages that are not normalised at all.
 STUDIED = [
-    replace(STUDY, protocol="released-code"),
-    replace(STUDY, protocol="text"),
-    replace(STUDY, protocol="sb3"),
+    replace(STUDY_CONDITIONS, protocol="released-code"),
+    replace(STUDY_CONDITIONS, protocol="text"),
+    replace(STUDY_CONDITIONS, protocol="sb3"),
     _switched("actions clipped", env_wrapper=None),
     _switched("gradients clipped at 0.5", max_grad_norm=0.5),
     _switched("rewards normalised too", normalize={"norm_reward": True, "clip_obs": 5.0}),
@@ -99,7 +102,7 @@ STUDIED = [
     _switched("advantages not normalised", normalize_advantage=False),
 ]
 # The comparison without --preset.
-DEFAULT = Preset({"all": FIRST}, ["CartPole-v1"], Conditions())
+DEFAULT = Preset({"all": DEFAULT_ALGORITHMS}, ["CartPole-v1"], Conditions())
 PRESETS = {
     "paper-table1": Preset(
         settings={"all": [*(row.setting for row in TABLE_1), BASELINE], "headline": [*HEADLINE, BASELINE]},
@@ -128,12 +131,12 @@ PRESETS = {
     "table1-study": Preset(
         settings={"all": HEADLINE},
         envs=["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"],
-        conditions=STUDY,
+        conditions=STUDY_CONDITIONS,
         seeds=2,
         studied=STUDIED,
     ),
     "objectives": Preset(
-        settings={"all": OBJECTIVES},
+        settings={"all": OBJECTIVE_SETTINGS},
         envs=["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"],
         conditions=Conditions("objectives", timesteps=500_000, entry="mujoco", normalize=True, anneal=True),
         why=(
@@ -146,7 +149,7 @@ PRESETS = {
         {"all": robustness.AT_RANDOM}, robustness.ENVS, _robustness("robustness-random"), seeds=1
     ),
     "atari-demo": Preset(
-        settings={"all": FIRST, "headline": ["ppo_clip", BASELINE]},
+        settings={"all": DEFAULT_ALGORITHMS, "headline": ["ppo_clip", BASELINE]},
         envs=["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"],
         conditions=Conditions("atari-demo", timesteps=10_000_000, entry="atari", parameters={"device": "auto"}),
     ),
@@ -179,7 +182,7 @@ class Run:
         words = f"{self.label}-{self.env}-{self.seed}"
         readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
         # Names of files are limited to 255 bytes, and a letter may have up to four.
-        short = readable[:100].encode()[:LONGEST].decode(errors="ignore")
+        short = readable[:100].encode()[:LONGEST_READABLE].decode(errors="ignore")
         return f"{short}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
@@ -216,7 +219,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
     randoms, first, notes = [], [], []
     for env in envs:
         shared, _ = share(Setting("ppo_clip"), env, conditions)
-        of_env = {name: value for name, value in shared.items() if name in ENVIRONMENT_KEYS}
+        of_env = {name: value for name, value in shared.items() if name in COMPARED_ENVIRONMENT_KEYS}
         randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
         found = [resolve(setting, env, conditions) for setting in settings]
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
@@ -261,5 +264,5 @@ def _refuse_unknown(dropped: set[str], settings: list[Setting]) -> None:
         arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
         if name == "callback":
             raise ArgumentError("a comparison has no callbacks: remove callback from the hyperparameters")
-        known = ", ".join([*ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
+        known = ", ".join([*COMPARED_ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
         raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")

@@ -40,7 +40,7 @@ COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[LineStyle] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
 # The line styles in plotly's words.
 DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], strict=True))
-SMALL, MEDIUM = 9, 11
+SMALL_TEXT, MEDIUM_TEXT = 9, 11
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 # Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
@@ -61,7 +61,7 @@ INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoveri
 # The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
 # window, figures are scrolled.
 WIDEST = 40
-STYLE = """
+CURVES_STYLE = """
 body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }
 body > div { overflow-x: auto } .plotly-graph-div { min-width: 48rem }
 """
@@ -110,18 +110,18 @@ def drawing(
     yield grid
     handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
     if handles and below:
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL_TEXT)
     elif handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
-        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL)
+        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL_TEXT)
     save_figure(figure, file)
 
 
 def label_grid(grid: np.ndarray, titles: Sequence[str], x: str) -> None:
     """Give the columns of a grid titles, and all of them the same label below."""
     for column, title in zip(grid.T, titles, strict=True):
-        column[0].set_title(title, fontsize=MEDIUM)
-        column[-1].set_xlabel(x, fontsize=SMALL)
+        column[0].set_title(title, fontsize=MEDIUM_TEXT)
+        column[-1].set_xlabel(x, fontsize=SMALL_TEXT)
 
 
 def draw_band(
@@ -149,8 +149,8 @@ def draw_aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path
         axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
         seeds = scores[label].mean(axis=1)
         axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-    axes.set_yticks(range(len(estimates)), list(map(escape_label, estimates)), fontsize=SMALL)
-    axes.set_xlabel("mean normalised score", fontsize=MEDIUM)
+    axes.set_yticks(range(len(estimates)), list(map(escape_label, estimates)), fontsize=SMALL_TEXT)
+    axes.set_xlabel("mean normalised score", fontsize=MEDIUM_TEXT)
     # Otherwise, the bar that begins first would begin at the axis.
     axes.use_sticky_edges = False
     axes.autoscale_view()
@@ -169,8 +169,8 @@ def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, 
     with drawing(file, **layout) as [[axes]]:
         for label, found in profiles.items():
             draw_band(axes, taus, label, found, looks(labels))
-        axes.set_xlabel("normalised score", fontsize=MEDIUM)
-        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM)
+        axes.set_xlabel("normalised score", fontsize=MEDIUM_TEXT)
+        axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM_TEXT)
 
 
 def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
@@ -184,11 +184,11 @@ def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
     }
     figure, axes = pyplot.subplots(figsize=[3.5 + 0.42 * len(names)] * 2, layout="constrained")
     axes.imshow(signs, cmap=matplotlib.colors.ListedColormap([*meanings.values()]), vmin=-2.5, vmax=2.5)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL)
-    axes.set_yticks(range(len(names)), names, fontsize=SMALL)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL_TEXT)
+    axes.set_yticks(range(len(names)), names, fontsize=SMALL_TEXT)
     axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
     patches = [matplotlib.patches.Patch(color=color, label=said) for said, color in meanings.items() if said]
-    figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL)
+    figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL_TEXT)
     save_figure(figure, file)
 
 
@@ -221,8 +221,8 @@ def draw_environment(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
         draw_curves(axes, comparison, env)
-        axes.set_xlabel("environment steps", fontsize=MEDIUM)
-        axes.set_ylabel("return of an episode", fontsize=MEDIUM)
+        axes.set_xlabel("environment steps", fontsize=MEDIUM_TEXT)
+        axes.set_ylabel("return of an episode", fontsize=MEDIUM_TEXT)
         axes.set_title(env)
 
 
@@ -252,8 +252,8 @@ def draw_figure_3(comparison: Comparison, file: Path) -> None:
                 if method.label in look and env in method.returns:
                     color, _ = look[method.label]
                     axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
-            axes.set_title(env, fontsize=SMALL)
-            axes.tick_params(labelsize=SMALL)
+            axes.set_title(env, fontsize=SMALL_TEXT)
+            axes.tick_params(labelsize=SMALL_TEXT)
 
 
 def draw_efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
@@ -266,9 +266,9 @@ def draw_efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[s
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
             draw_band(by_steps, 100 * shares, label, mean, look, seeds)
             draw_band(by_time, shares * seconds / 60, label, mean, look, seeds)
-        by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM)
-        by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM)
-        by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM)
+        by_steps.set_xlabel("% of the environment steps", fontsize=MEDIUM_TEXT)
+        by_time.set_xlabel("minutes of a run, mean", fontsize=MEDIUM_TEXT)
+        by_steps.set_ylabel("mean normalised score", fontsize=MEDIUM_TEXT)
 
 
 def list_quantities(comparison: Comparison) -> list[str]:
@@ -293,10 +293,10 @@ def draw_training(comparison: Comparison, file: Path) -> None:
                         steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
                         color, line = look[label]
                         axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=escape_label(label))
-                axes.tick_params(labelsize=SMALL)
+                axes.tick_params(labelsize=SMALL_TEXT)
                 if name in ("kl", "kl_coef") and any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines):
                     axes.set_yscale("log")
-            row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL)
+            row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL_TEXT)
 
 
 def page(comparisons: Iterable[Comparison]) -> str:
@@ -309,7 +309,9 @@ def page(comparisons: Iterable[Comparison]) -> str:
                 where = f"{comparison.name}-{number}"
                 figure = interactive_curves(comparison, env)
                 parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
-    return document("Learning curves", STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts))
+    return document(
+        "Learning curves", CURVES_STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts)
+    )
 
 
 def document(title: str, style: str, body: str) -> str:

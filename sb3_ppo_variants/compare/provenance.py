@@ -26,7 +26,7 @@ from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.saving.plain import Values
 
 # Environments and algorithms come from these packages, so that their versions matter where they are installed.
-PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
+OPTIONAL_PACKAGES = ("sb3_contrib", "mujoco", "ale_py", "envpool", "box2d")
 
 
 def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
@@ -53,9 +53,9 @@ def processor() -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """Find the versions of those of ``PACKAGES`` that are installed."""
+    """Find the versions of those of ``OPTIONAL_PACKAGES`` that are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in OPTIONAL_PACKAGES:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

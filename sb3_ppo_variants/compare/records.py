@@ -38,9 +38,9 @@ FINISHED = ("score", "steps", "last_returns", "curve", "episodes")
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
 # What is read of runs that were recorded elsewhere: files, columns, and names that begin with the environment.
-EVALUATIONS = "evaluations.npz"
+EVALUATIONS_FILE = "evaluations.npz"
 RETURN = "charts/episodic_return"
-STEPS = ("global_step", "_step", "Step")
+STEP_COLUMNS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 # pandas numbers columns of the same name.
 RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
@@ -346,8 +346,8 @@ def _read(text: str, path: Path) -> list[Added]:
         raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
     if not found:
         raise ArgumentError(
-            f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS} in it or in its "
-            f"folders, or a csv file with a column global_step and one or more ending in {RETURN}"
+            f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS_FILE} in it or in "
+            f"its folders, or a csv file with a column global_step and one or more ending in {RETURN}"
         )
     # An infinite return would be the best of all, and the normalised scores of all other runs 0.
     strange = [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]
@@ -359,7 +359,7 @@ def _read(text: str, path: Path) -> list[Added]:
 def _runs(path: Path) -> Iterator[Added]:
     if path.suffix == ".csv" and path.is_file():
         frame = pd.read_csv(path)
-        steps = next((name for name in STEPS if name in frame), None)
+        steps = next((name for name in STEP_COLUMNS if name in frame), None)
         for column in frame.columns[frame.columns.str.contains(RETURNS)] if steps else []:
             run = RETURNS.sub("", column).removesuffix(" - ") or path.stem
             rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
@@ -371,8 +371,8 @@ def _runs(path: Path) -> Iterator[Added]:
             frame = load_results(str(folder))[["r", "l", "t"]].dropna().astype(float)
             seconds = float(frame["t"].max()) if len(frame) else None
             yield Added(env, frame["l"].cumsum().tolist(), frame["r"].tolist(), seconds)
-        elif (folder / EVALUATIONS).exists():
-            found = np.load(folder / EVALUATIONS)
+        elif (folder / EVALUATIONS_FILE).exists():
+            found = np.load(folder / EVALUATIONS_FILE)
             returns = found["results"].astype(float)
             ends = np.repeat(found["timesteps"], returns.shape[1]).astype(float)
             yield Added(_env_in(IN_FOLDER, folder.name), ends.tolist(), returns.ravel().tolist())

@@ -28,7 +28,7 @@ from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders: the records of finished and failed runs, the progress of the others, the pictures of the report, and its
 # version for a paper.
-RECORDS, STATES, PICTURES, APPENDIX = "records", "running", "pictures", "appendix"
+RECORDS, RUNNING, PICTURES, APPENDIX = "records", "running", "pictures", "appendix"
 # A file in the same folder, which the command that makes runs keeps locked.
 LOCK = ".lock"
 INTERACTIVE = "interactive.html"
@@ -45,7 +45,7 @@ environment, or three in two, there are none."""
 OWN_PROTOCOL = """\
 Settings with a protocol of their own do not set this scale where others beat the random policy, so that their scores
 may be above 1."""
-AGAINST = f"""\
+AGAINST_BASELINE = f"""\
 the probability that a run is better, the difference of the means (above 0: better), the p value of that difference,
 corrected as above, and whether the two are equivalent: two one-sided t tests at 5% show that the means differ by less
 than {MARGIN}. Where settings neither differ nor are equivalent, these runs cannot tell."""
@@ -57,14 +57,14 @@ ORDERS = "Each square compares two settings that differ in the paper."
 ACROSS = """\
 Mean return of the last 100 episodes over seeds, ± standard deviation, and the number of seeds: under the protocols, and
 under `released-code` with one ingredient changed."""
-FINAL = f"""\
+FINAL_SCORES = f"""\
 Mean return of the last {LAST} episodes of a run, or of all if there were fewer: mean over seeds ± standard deviation,
 and the number of seeds."""
 HUMAN = """\
 In Atari games, with 0 for the random policy and 1 for the human tester of
 [Wang et al. 2016](https://arxiv.org/abs/1511.06581): means over seeds."""
 GAMES = "Over all games, with 95% intervals, the mean: {}. Only seeds with a run in every game count."
-CURVES = f"""\
+LEARNING_CURVES = f"""\
 Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line for each. A point is the mean return of
 the {LAST} episodes that ended last, or of all if there were fewer, so that a curve ends at the score. At first, these
 are the episodes that ended early."""
@@ -73,7 +73,7 @@ Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line f
 version contain no episodes: a point is the mean return of those that ended in five hundredths of the steps, and a curve
 may not end at the score."""
 TRAINING = "What the updates logged, means over seeds."
-STYLE = """
+REPORT_STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
 td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; white-space: nowrap }
@@ -176,7 +176,7 @@ def _count_running(out: Path) -> int:
         with FileLock(out / LOCK, timeout=0):
             return 0
     except Timeout:
-        return len(read_states(out / STATES))
+        return len(read_states(out / RUNNING))
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Section:
         if comparison.table.empty:
             return [title, *summary, *failed]
         compared = [*self._overview(), *summary, *self._normalised(), *self._human()]
-        final = ["### Final scores", FINAL, tables.markdown(tables.score_cells(comparison)), *self._curves()]
+        final = ["### Final scores", FINAL_SCORES, tables.markdown(tables.score_cells(comparison)), *self._curves()]
         described = [*self._training(), *self._hyperparameters(), "### Speed", tables.speed(comparison.table)]
         return [title, *compared, *final, *described, *failed]
 
@@ -236,7 +236,7 @@ class Section:
         compared = tables.against(self.comparison, baseline)
         if len(compared):
             seeds = say_count(self.comparison.arrays[baseline], "seed")
-            return [f"Against {escape_markdown(baseline)} ({seeds}): {AGAINST}", tables.markdown(compared)]
+            return [f"Against {escape_markdown(baseline)} ({seeds}): {AGAINST_BASELINE}", tables.markdown(compared)]
         if self.baseline is not None and self.baseline not in self.comparison.arrays:
             return [f"Without {escape_markdown(self.baseline)} here, nothing is compared with it."]
         return []
@@ -290,7 +290,11 @@ class Section:
 
     def _curves(self) -> list[str]:
         spanned = any(map(records.is_spanned, self.comparison.records))
-        blocks = ["### Learning curves", SPANNED if spanned else CURVES, f"`{INTERACTIVE}` shows them interactively."]
+        blocks = [
+            "### Learning curves",
+            SPANNED if spanned else LEARNING_CURVES,
+            f"`{INTERACTIVE}` shows them interactively.",
+        ]
         # Ids that differ only in characters that file names cannot have get a digest.
         names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in self.comparison.envs}
         counts = Counter(names.values())
@@ -337,4 +341,4 @@ def html(text: str, folder: Path) -> str:
     # Only these tags are restored. All others are shown as text, whatever the records contain.
     opened = r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>"
     body = re.sub(opened, r"<details><summary>\1</summary>", body).replace("<p>&lt;/details&gt;</p>", "</details>")
-    return plots.document("Comparison", STYLE, body)
+    return plots.document("Comparison", REPORT_STYLE, body)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 # Random configurations of each objective.
-SAMPLES = 32
+N_RANDOM = 32
 # Samples in a minibatch, by which the steps of a rollout are divisible.
 MINIBATCH = 64
 
@@ -87,8 +87,8 @@ class Candidate:
         The coefficient of each is as far between the ends of its own values.
         """
         generator = np.random.default_rng(0)
-        strata = generator.permuted(np.tile(np.arange(SAMPLES), (1 + len(VARIED), 1)), axis=1)
-        shares = (strata + generator.random(strata.shape)) / SAMPLES
+        strata = generator.permuted(np.tile(np.arange(N_RANDOM), (1 + len(VARIED), 1)), axis=1)
+        shares = (strata + generator.random(strata.shape)) / N_RANDOM
         ends = [(values[0], values[-1]) for values in (self.values or (1.0,), *VARIED.values())]
         drawn = zip(
             *(low * (high / low) ** of_all for (low, high), of_all in zip(ends, shares, strict=True)), strict=True

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from sb3_ppo_variants.compare.options import ALGORITHMS, BASELINE
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
@@ -213,7 +213,7 @@ def without_doubtful(found: Differences, doubts: Container[str]) -> Differences:
 def order(label: str) -> tuple[int, int, str]:
     """Return the key by which settings are sorted in tables."""
     in_paper = [row.label for row in TABLE_1]
-    return find(label, in_paper), find(label.split(" ")[0], list(ALGORITHMS)), label
+    return find(label, in_paper), find(label.split(" ")[0], list(ALGORITHM_PATHS)), label
 
 
 def find(value: str, values: Sequence[str]) -> int:

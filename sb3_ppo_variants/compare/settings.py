@@ -22,7 +22,7 @@ from torch import nn
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.compare.options import ALGORITHMS, EXAMPLE, MASKABLE
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.recipes.environments import Hyperparameters
@@ -42,7 +42,7 @@ RESERVED = {
     "fast_envs": "use --fast-envs",
 }
 # Hyperparameters of a comparison that are not arguments of the algorithm.
-ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
+COMPARED_ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
 # Conditions that only some records contain.
 LATER = ("protocol", "switched", "resume_every")
 # The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
@@ -57,7 +57,7 @@ RECORDED = frozenset({
 
 @dataclass(frozen=True)
 class Setting:
-    """An algorithm (a key of ``ALGORITHMS`` or ``module:Class``), its arguments and, optionally, its own protocol."""
+    """An algorithm (a key of ``ALGORITHM_PATHS`` or ``module:Class``), its arguments and maybe its own protocol."""
 
     name: str
     arguments: dict[str, object] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Setting:
     @property
     def path(self) -> str:
         """The import path of the algorithm, ``module:Class``."""
-        return ALGORITHMS.get(self.name, self.name)
+        return ALGORITHM_PATHS.get(self.name, self.name)
 
 
 def own_protocol(label: str) -> str | None:
@@ -103,8 +103,8 @@ def read_setting(text: str) -> Setting:
     for argument in setting.arguments:
         if argument in RESERVED:
             raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
-        if argument not in known and argument not in ENVIRONMENT_KEYS:
-            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *ENVIRONMENT_KEYS, "protocol"])
+        if argument not in known and argument not in COMPARED_ENVIRONMENT_KEYS:
+            names = ", ".join([*sorted(known.keys() - RESERVED.keys()), *COMPARED_ENVIRONMENT_KEYS, "protocol"])
             raise ArgumentError(f"{setting.name} has no argument {argument}; it has {names}")
     return setting
 
@@ -135,8 +135,8 @@ def assignments(text: str) -> dict[str, object]:
 def load_class(path: str) -> type[BaseAlgorithm]:
     """Import the class at ``module:Class``, which must derive from SB3's ``BaseAlgorithm``."""
     module, _, name = path.partition(":")
-    if not module or not name or module in ALGORITHMS:
-        names = ", ".join(ALGORITHMS)
+    if not module or not name or module in ALGORITHM_PATHS:
+        names = ", ".join(ALGORITHM_PATHS)
         raise ArgumentError(f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}")
     try:
         found = getattr(import_module(module), name)
@@ -150,7 +150,7 @@ def load_class(path: str) -> type[BaseAlgorithm]:
 
 def policy_for(setting: Setting, policy: object) -> object:
     """Find an algorithm's name for a policy: sb3-contrib's maskable policies are called ``MlpPolicy`` and so on."""
-    return policy.removeprefix("Maskable") if setting.path == MASKABLE and isinstance(policy, str) else policy
+    return policy.removeprefix("Maskable") if setting.path == MASKABLE_PPO and isinstance(policy, str) else policy
 
 
 class SettingsFile(NamedTuple):
@@ -245,14 +245,14 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
     protocol, algorithm = conditions.rules, load_class(setting.path)
     known = list_arguments(algorithm)
     shared, timesteps = share(setting, env_id, conditions)
-    applicable = {*known, *ENVIRONMENT_KEYS}
+    applicable = {*known, *COMPARED_ENVIRONMENT_KEYS}
     if known.get("clip_range") is None:
         # A penalised objective that is also clipped is a different one, which a setting must request itself.
         applicable.discard("clip_range")
     dropped = [name for name in shared if name not in applicable]
     if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
-        dropped += sorted(known.keys() & shared.keys() - {"policy", *ENVIRONMENT_KEYS, *conditions.parameters})
+        dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
     # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
     own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}

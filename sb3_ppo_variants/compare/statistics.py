@@ -28,7 +28,7 @@ Ends = tuple[np.ndarray, np.ndarray]
 LEVEL = 0.97
 # The sum over environments of the seeds without the first, from which on there are intervals. With fewer, an interval
 # that covers is several times as wide as the scores are apart.
-FEWEST = 3
+FEWEST_FOR_INTERVALS = 3
 # With fewer environments, the middle half of the runs says little about some of them.
 FEWEST_FOR_IQM = 3
 # Settings are equivalent if their means differ by less than this share of the way from the random policy to the best.
@@ -38,7 +38,7 @@ ALPHA = 0.05
 # How often a difference that a comparison can detect is found.
 POWER = 0.8
 # If there are more divisions of the runs between two settings than this, so many random ones are tried.
-SAMPLES = 9_999
+RANDOM_DIVISIONS = 9_999
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Ranked(NamedTuple):
 
 def are_enough(seeds: int, envs: int) -> bool:
     """Whether so many seeds in so many environments give an interval."""
-    return (seeds - 1) * envs >= FEWEST
+    return (seeds - 1) * envs >= FEWEST_FOR_INTERVALS
 
 
 def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LEVEL) -> Ends:
@@ -223,7 +223,7 @@ def band(curves: np.ndarray) -> Estimate:
     return Estimate(curves.mean(axis=(0, 1)), *interval(curves))
 
 
-def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = SAMPLES) -> np.ndarray:
+def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = RANDOM_DIVISIONS) -> np.ndarray:
     """Compute the two-sided p value of the difference of the means of each pair of settings, by permutation.
 
     The test divides the runs of each environment between the two settings in all ways, or in many random ones. Its p
@@ -300,7 +300,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> float:
+def smallest_p(first: int, second: int, envs: int, samples: int = RANDOM_DIVISIONS) -> float:
     """Compute the smallest p value that a test with so many seeds of two settings can give."""
     divisions: int = math.comb(first + second, first) ** envs
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
@@ -309,7 +309,7 @@ def smallest_p(first: int, second: int, envs: int, samples: int = SAMPLES) -> fl
 
 def samples_for(tests: int) -> int:
     """Compute how many random divisions so many tests need, so that a difference can be significant."""
-    return max(SAMPLES, math.ceil(2 * tests / ALPHA))
+    return max(RANDOM_DIVISIONS, math.ceil(2 * tests / ALPHA))
 
 
 def seeds_needed(tests: int, envs: int) -> int:

@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 from sb3_ppo_variants.compare import scores, tables
 from sb3_ppo_variants.compare.paper import NONE, TABLE_1
 from sb3_ppo_variants.compare.plan import HEADLINE, PRESETS
-from sb3_ppo_variants.compare.plots import COLORS, SMALL, drawing, label_grid
+from sb3_ppo_variants.compare.plots import COLORS, SMALL_TEXT, drawing, label_grid
 from sb3_ppo_variants.compare.records import digest
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.settings import read_setting
@@ -145,11 +145,11 @@ def draw_study(found: Sequence[ConditionsResult], file: Path) -> None:
         for outcome, row in zip(found, grid, strict=True):
             for axes, env in zip(row, envs, strict=True):
                 _draw_panel(axes, outcome.comparison, base, env)
-            row[0].set_ylabel(fill(outcome.conditions, 19), rotation=0, ha="right", va="center", fontsize=SMALL)
+            row[0].set_ylabel(fill(outcome.conditions, 19), rotation=0, ha="right", va="center", fontsize=SMALL_TEXT)
             row[0].yaxis.set_label_coords(-0.5, 0.5)
             if len(outcome.scores):
                 said = f"τ = {outcome.tau}"
-                row[-1].annotate(said, (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL)
+                row[-1].annotate(said, (1.04, 0.5), xycoords="axes fraction", va="center", fontsize=SMALL_TEXT)
 
 
 def _draw_panel(axes: Axes, comparison: Comparison, base: Comparison | None, env: str) -> None:
@@ -164,10 +164,10 @@ def _draw_panel(axes: Axes, comparison: Comparison, base: Comparison | None, env
     if env in (random := comparison.random_scores):
         axes.axvline(random[env], color="0.7", linewidth=1, linestyle="dashed", zorder=0)
     if env not in comparison.envs:
-        axes.annotate("no run yet", (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", fontsize=SMALL)
-    axes.set_yticks(range(len(LABELS)), [SHORT[label] for label in LABELS], fontsize=SMALL)
+        axes.annotate("no run yet", (0.5, 0.5), xycoords="axes fraction", ha="center", va="center", fontsize=SMALL_TEXT)
+    axes.set_yticks(range(len(LABELS)), [SHORT[label] for label in LABELS], fontsize=SMALL_TEXT)
     axes.set_ylim(len(LABELS) - 0.4, -0.6)
-    axes.tick_params(axis="x", labelsize=SMALL)
+    axes.tick_params(axis="x", labelsize=SMALL_TEXT)
     axes.grid(axis="x", alpha=0.3)
 
 

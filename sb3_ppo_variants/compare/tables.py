@@ -31,9 +31,9 @@ from sb3_ppo_variants.compare.statistics import (
 from sb3_ppo_variants.recipes import PROTOCOLS
 
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
-SPECIAL = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
+MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 # Hyperparameters that are shown at once if all settings share them. A click shows the others.
-FIRST = (
+SHOWN_AT_ONCE = (
     "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
     "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
 )  # fmt: skip
@@ -52,7 +52,7 @@ CLEARLY = 5
 
 def escape_markdown(text: str) -> str:
     """Escape text from records, so that Markdown shows it unchanged."""
-    return SPECIAL.sub(r"\\\g<0>", text)
+    return MARKDOWN_SIGNS.sub(r"\\\g<0>", text)
 
 
 def say_count(things: Collection[object], name: str) -> str:
@@ -269,7 +269,7 @@ def hyperparameters(comparison: Comparison) -> list[str]:
     shared, different = (part.map(escape_markdown) for part in divide_hyperparameters(comparison))
     blocks = [
         "Shared by all settings in all environments:",
-        markdown(shared[shared["hyperparameter"].isin(FIRST)], None),
+        markdown(shared[shared["hyperparameter"].isin(SHOWN_AT_ONCE)], None),
         "<details><summary>All shared values</summary>",
         markdown(shared, None),
         "</details>",
@@ -288,7 +288,7 @@ def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.Dat
     }
     index = pd.MultiIndex.from_tuples(rows, names=["setting", "environment"])
     frame = pd.DataFrame([*rows.values()], index=index).fillna("-")
-    frame = frame[sorted(frame, key=lambda name: (find(name, FIRST), name))]
+    frame = frame[sorted(frame, key=lambda name: (find(name, SHOWN_AT_ONCE), name))]
     is_shared = frame.nunique() == 1
     shared = frame.loc[:, is_shared].head(1).T.reset_index()
     shared.columns = pd.Index(["hyperparameter", "value"])

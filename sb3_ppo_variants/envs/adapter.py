@@ -24,7 +24,7 @@ from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
 from sb3_ppo_variants.layout import Actions, is_hybrid
 
 # Backends in C++ take seeds as signed 32-bit integers.
-SEEDS = 2**31
+SEED_LIMIT = 2**31
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -115,7 +115,7 @@ class GymnasiumVecEnv(VecEnv):
         :param seed: seed of the first environment, incremented for each further one; ``None`` draws a random seed.
             Except for ``SyncVectorEnv`` and ``AsyncVectorEnv``, it is taken modulo ``2**31 - num_envs``
         """
-        last = SEEDS - self.num_envs
+        last = SEED_LIMIT - self.num_envs
         if seed is None:
             seed = int(np.random.randint(last))
         return super().seed(seed if self._has_singles else seed % last)

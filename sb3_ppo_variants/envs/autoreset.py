@@ -40,7 +40,9 @@ UNCHANGED_END = "does not change infos['final_obs']: use another autoreset mode,
 # ALE's AtariVectorEnv can report a lost life as the end of a game. With episodic_life, a new game then begins. With
 # life_loss_info, the game continues and must not be reset.
 INSTEAD = "make_ale_vec_env, whose terminal_on_life_loss ends an episode with each life and continues the game"
-REFUSED = f"env must not be made with life_loss_info=True, which reports the end of games that continue: use {INSTEAD}"
+LIFE_LOSS_REFUSED = (
+    f"env must not be made with life_loss_info=True, which reports the end of games that continue: use {INSTEAD}"
+)
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -167,7 +169,7 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
         environment was created with ``life_loss_info`` and its spec says so
     """
     if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
-        raise ArgumentError(REFUSED)
+        raise ArgumentError(LIFE_LOSS_REFUSED)
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
@@ -233,7 +235,7 @@ def check_new_game(env: VectorEnv, last: Info, old: Info, new: Info) -> None:
         return
     first_frames = {info["frame_number"] - info["episode_frame_number"] for info in (old, new)}
     if len(first_frames) == 1:
-        raise ArgumentError(REFUSED)
+        raise ArgumentError(LIFE_LOSS_REFUSED)
     if last.get("lives", 0) > 0 and env.unwrapped.spec is None:
         # The infos cannot tell episodic_life from life_loss_info.
         warnings.warn(f"A new game started when a life was lost. To continue the same game, use {INSTEAD}.")

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 from sb3_ppo_variants.arguments.rules import FLAG, RULES, check_arguments, instance
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
-    ARGUMENTS,
+    MAKING_RULES,
     Arguments,
     check_frame_skip,
     is_atari,
@@ -78,7 +78,7 @@ def make_fast_vec_env(
     :raises gymnasium.error.Error: if there is no such id
     """
     given = {"env_id": env_id, "n_envs": n_envs, "seed": seed, "exact": exact, "verbose": verbose}
-    check_arguments(given, {**ARGUMENTS, "env_id": ID, "exact": FLAG, "verbose": RULES["verbose"]})
+    check_arguments(given, {**MAKING_RULES, "env_id": ID, "exact": FLAG, "verbose": RULES["verbose"]})
     if find_spec("ale_py") is not None:
         register_games()
     spec = spec_of(env_id)

@@ -51,7 +51,7 @@ class Stepped(NamedTuple):
 # The info of a step in an environment that tells nothing.
 NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
-STEP, NOTHING = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
+STEP_MESSAGE, NONE_MESSAGE = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
 
 
 class CheckedEnv:
@@ -265,7 +265,7 @@ def _answer_all(child: Connection, group: WorkerEnvs) -> None:
                 group.share(Block(memory, *data))
                 os.close(memory)
             answer = None if command == "share" else group.answer(command, data)
-            child.send_bytes(NOTHING if answer is None else ForkingPickler.dumps(answer))
+            child.send_bytes(NONE_MESSAGE if answer is None else ForkingPickler.dumps(answer))
     group.close()
     child.close()
 

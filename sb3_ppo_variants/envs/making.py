@@ -28,13 +28,13 @@ from sb3_ppo_variants.guards.outputs import Info
 
 Arguments: TypeAlias = dict[str, Any]
 MODES = [mode.value for mode in VectorizeMode]
-ARGUMENTS = {
+MAKING_RULES = {
     "n_envs": COUNT,
     "seed": RULES["seed"],
     "n_stack": COUNT,
     "vectorization_mode": Rule(" or ".join(map(repr, MODES)), lambda value: value in MODES),
 }
-CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
+VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 
 # The arguments of SB3's AtariWrapper: their defaults, and the rules for their values.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
@@ -102,12 +102,12 @@ def make_gymnasium_vec_env(
     :raises ArgumentError: if a value is not allowed, or an Atari game and its ``AtariWrapper`` would both skip frames
     :raises gymnasium.error.Error: if there is no such id, or no vector environment for it
     """
-    check_arguments({"n_envs": n_envs, "seed": seed, "vectorization_mode": vectorization_mode}, ARGUMENTS)
+    check_arguments({"n_envs": n_envs, "seed": seed, "vectorization_mode": vectorization_mode}, MAKING_RULES)
     if wrapper_class is AtariWrapper and isinstance(env_id, str):
         with suppress(gym.error.Error, ImportError):  # gym.make will report what is wrong with the id.
             if is_atari(spec_of(env_id)):
                 check_frame_skip(env_id, {**DEFAULTS, **(wrapper_kwargs or {})}["frame_skip"], env_kwargs)
-    if vectorization_mode not in CLASSES:
+    if vectorization_mode not in VECTOR_CLASSES:
         unusable = {"wrapper_class": wrapper_class, "wrapper_kwargs": wrapper_kwargs, "vec_env_kwargs": vec_env_kwargs}
         for name, value in unusable.items():
             if value:
@@ -116,7 +116,7 @@ def make_gymnasium_vec_env(
     if wrapper_kwargs and wrapper_class is None:
         raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} are arguments of wrapper_class, which is None")
     wrap = partial(wrapper_class, **(wrapper_kwargs or {})) if wrapper_class else None
-    make: Any = partial(_vectorized, CLASSES[vectorization_mode], **(vec_env_kwargs or {}))
+    make: Any = partial(_vectorized, VECTOR_CLASSES[vectorization_mode], **(vec_env_kwargs or {}))
     return make_vec_env(env_id, n_envs, seed, start_index, monitor_dir, wrap, env_kwargs, make, None, monitor_kwargs)
 
 
@@ -165,7 +165,7 @@ def make_ale_vec_env(
     :raises ArgumentError: if an argument has a value that is not allowed, the game is unknown, or frames would be
         skipped twice
     """
-    check_arguments({"n_envs": n_envs, "seed": seed, "n_stack": n_stack}, ARGUMENTS)
+    check_arguments({"n_envs": n_envs, "seed": seed, "n_stack": n_stack}, MAKING_RULES)
     wrapper_kwargs = wrapper_kwargs or {}
     if wrapper_kwargs.keys() - WRAPPER_RULES:
         raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
@@ -306,7 +306,7 @@ def make_envpool_vec_env(
     :raises ImportError: if EnvPool is not installed
     :raises ArgumentError: if an argument has a value that is not allowed, or there is no such environment
     """
-    check_arguments({"n_envs": n_envs, "seed": seed}, ARGUMENTS)
+    check_arguments({"n_envs": n_envs, "seed": seed}, MAKING_RULES)
     try:
         import envpool
     except ImportError as error:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Those of gymnasium's environments that concern pictures.
 CAMERA = ("width", "height", "camera_id", "camera_name", "default_camera_config", "max_geom", "visual_options")
-ARGUMENTS = {
+MUJOCO_RULES = {
     "n_envs": COUNT,
     "seed": RULES["seed"],
     "n_threads": Rule("an integer >= 1, or 'auto'", lambda value: value == "auto" or COUNT.accepts(value)),
@@ -73,14 +73,14 @@ def make_mujoco_vec_env(
         than it should
     :raises ImportError: if MuJoCo 4, which needs Python 3.11, is not installed
     """
-    check_arguments({"n_envs": n_envs, "seed": seed, "n_threads": n_threads}, ARGUMENTS)
+    check_arguments({"n_envs": n_envs, "seed": seed, "n_threads": n_threads}, MUJOCO_RULES)
     import_mujoco()
     task = env_id if isinstance(env_id, MujocoTask) else gymnasium_task(env_id)
     spec = gym.spec(env_id) if isinstance(env_id, str) else None
     arguments = dict(env_kwargs or {})
     arguments.pop("disable_env_checker", None)  # There is no such checker here.
     render_mode: Any = arguments.pop("render_mode", None)
-    check_arguments({"render_mode": render_mode}, ARGUMENTS)
+    check_arguments({"render_mode": render_mode}, MUJOCO_RULES)
     camera = {name: arguments.pop(name) for name in CAMERA if name in arguments}
     venv = MujocoVecEnv(_with_arguments(task, arguments), n_envs, n_threads, spec, render_mode, camera)
     venv.monitor(monitor_dir, monitor_kwargs or {})
@@ -217,7 +217,7 @@ class MujocoVecEnv(VecEnv):
         import mujoco
         from mujoco.batch import Batch
 
-        check_arguments({"frame_skip": task.frame_skip, "max_episode_steps": task.max_episode_steps}, ARGUMENTS)
+        check_arguments({"frame_skip": task.frame_skip, "max_episode_steps": task.max_episode_steps}, MUJOCO_RULES)
         self.task, self.spec, self.mode = task, spec, render_mode
         model = load_model(task)
         threads = _count_threads(n_threads, n_envs, model, task.frame_skip)

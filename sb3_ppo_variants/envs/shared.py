@@ -13,8 +13,8 @@ import numpy as np
 from sb3_ppo_variants.layout import AnySpace, map_parts, parts_of, structure_of
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
-LINE = 64
-KINDS = "biuf"  # of NumPy's types: numbers
+CACHE_LINE = 64
+NUMBER_KINDS = "biuf"  # of NumPy's types: numbers
 
 
 class StepNumbers(NamedTuple):
@@ -35,7 +35,7 @@ class Contents(NamedTuple):
 def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents | None:
     """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
     for space in (action_space, *(part for _, part in parts_of(observation_space))):
-        if space.shape is None or space.dtype is None or space.dtype.kind not in KINDS:
+        if space.shape is None or space.dtype is None or space.dtype.kind not in NUMBER_KINDS:
             return None
     observations = map_parts(_type_of, structure_of(observation_space))
     return Contents(_type_of(action_space), StepNumbers(observations, np.dtype(np.float32), np.dtype(bool)))
@@ -80,7 +80,7 @@ class Block:
 
 def _sizes(contents: Contents, n_envs: int) -> list[int]:
     """Compute the number of bytes of each array, in whole lines."""
-    return [-(-n_envs * dtype.itemsize // LINE) * LINE for _, dtype in parts_of(contents)]
+    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for _, dtype in parts_of(contents)]
 
 
 def open_memory(contents: Contents, n_envs: int) -> int:

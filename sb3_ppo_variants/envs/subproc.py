@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
-from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP, Failure, Stepped, work
+from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
 from sb3_ppo_variants.envs.shared import Block, common, open_memory
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
@@ -35,7 +35,7 @@ SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
 
 # The largest timeout: the system takes milliseconds as a signed 32-bit integer.
-MOST_SECONDS = 2e6
+LONGEST_TIMEOUT = 2e6
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
@@ -72,8 +72,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         n_workers: int | None = None,
     ):
         POSITIVE.or_none().check("timeout", timeout)
-        if timeout is not None and timeout > MOST_SECONDS:
-            raise ArgumentError(f"timeout={timeout!r} must be at most {MOST_SECONDS:g} seconds; None waits forever")
+        if timeout is not None and timeout > LONGEST_TIMEOUT:
+            raise ArgumentError(f"timeout={timeout!r} must be at most {LONGEST_TIMEOUT:g} seconds; None waits forever")
         COUNT.or_none().check("n_workers", n_workers)
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
@@ -133,7 +133,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if shares is not None and shares.takes(actions):
             shares.actions[...] = actions
             for worker in self.remotes:
-                worker.send_pickled(STEP)
+                worker.send_pickled(STEP_MESSAGE)
         else:
             for worker in self.remotes:
                 worker.send(("step", actions[worker.rows]))

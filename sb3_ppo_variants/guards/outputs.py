@@ -32,7 +32,7 @@ HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
 MOST_SHOWN = 500
 
 # What the methods of an environment return.
-PARTS = {"step": ("observation", "reward", "terminated", "truncated", "info"), "reset": ("observation", "info")}
+RETURNED = {"step": ("observation", "reward", "terminated", "truncated", "info"), "reset": ("observation", "info")}
 # Types that need no conversion.
 INTEGERS = frozenset({int, np.int64})
 NUMBERS = frozenset({float, int, np.float64, np.float32})
@@ -329,7 +329,7 @@ class EnvCheck:
     def fit(self, part: str, value: Value) -> Value:
         """Convert one of the values that ``env.step`` returned; see :meth:`step`.
 
-        :param part: its name in ``PARTS``, or ``"done"``
+        :param part: its name in ``RETURNED``, or ``"done"``
         """
         if part == "info":
             return value if isinstance(value, dict) else self._refuse(part, value, "a dict")
@@ -349,7 +349,7 @@ class EnvCheck:
 
     def refuse_count(self, method: str, found: str) -> NoReturn:
         """:raises EnvOutputError: always, for a ``step`` or ``reset`` that returned a wrong number of values"""
-        self.watch.refuse(f"result of {method}()", found, f"({', '.join(PARTS[method])})", self.env_index)
+        self.watch.refuse(f"result of {method}()", found, f"({', '.join(RETURNED[method])})", self.env_index)
 
     def terminal(self, observation: object) -> Value:
         """Check the last observation of an episode, and convert it as :meth:`step` does.
@@ -361,7 +361,7 @@ class EnvCheck:
         return fitted
 
     def _values(self, method: str, returned: object) -> tuple[Value, ...] | list[Value]:
-        if isinstance(returned, (tuple, list)) and len(returned) == len(PARTS[method]):
+        if isinstance(returned, (tuple, list)) and len(returned) == len(RETURNED[method]):
             return returned
         self.refuse_count(method, show(returned))
 
@@ -422,7 +422,7 @@ def blame_output(error: Exception, check: EnvCheck) -> None:
     inside = [frame.f_locals["self"] for frame, _ in frames if isinstance(frame.f_locals.get("self"), gym.Env)]
     if not inside or not isinstance(wrapper := inside[-1], gym.Wrapper):
         return  # The environment itself failed.
-    calls = [each for each in frames if each[0].f_locals.get("self") is wrapper and each[0].f_code.co_name in PARTS]
+    calls = [each for each in frames if each[0].f_locals.get("self") is wrapper and each[0].f_code.co_name in RETURNED]
     if not calls:
         return
     frame, line = calls[-1]
@@ -458,11 +458,11 @@ def _received(code: CodeType, wrapper: gym.Wrapper) -> tuple[dict[str, str], set
     for node in ast.walk(tree):  # It visits an assignment before the names in it.
         match node:
             case ast.Assign([ast.Tuple(targets)], ast.Call(ast.Attribute(env, method))) if (
-                len(targets) == len(PARTS.get(method, ())) and ast.unparse(env) in inner
+                len(targets) == len(RETURNED.get(method, ())) and ast.unparse(env) in inner
             ):
                 lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
                 received.update(targets)
-                for target, part in zip(targets, PARTS[method], strict=True):
+                for target, part in zip(targets, RETURNED[method], strict=True):
                     parts[ast.unparse(target)].add(part)
             case ast.Name(name, ast.Store()) if node not in received:
                 parts[name].add("")

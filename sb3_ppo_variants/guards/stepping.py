@@ -35,7 +35,7 @@ from sb3_ppo_variants.layout import Actions, parts_of
 
 Returned = TypeVar("Returned")
 # The methods that DummySteps reimplements. An environment that overrides one of them steps by itself.
-REPLACED = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
+DUMMY_METHODS = ("step", "step_wait", "reset", "_save_obs", "_obs_from_buf")
 # The methods of a wrapper that take actions.
 TAKE_ACTIONS = ("step", "step_async")
 # Errors that NumPy and SB3 raise for outputs that cannot be stacked, and errors of the checks of stacked outputs.
@@ -151,7 +151,7 @@ def original(env: VecEnv) -> VecEnv:
 def can_step(env: VecEnv) -> TypeGuard[DummyVecEnv]:
     """Whether an environment is a ``DummyVecEnv`` that steps and resets as SB3's does, without tuples."""
     is_plain = isinstance(env, DummyVecEnv) and not isinstance(env.observation_space, spaces.Tuple)
-    return is_plain and _are_those_of(DummyVecEnv, env, REPLACED)
+    return is_plain and _are_those_of(DummyVecEnv, env, DUMMY_METHODS)
 
 
 def _are_those_of(cls: type, env: object, methods: Sequence[str]) -> bool:

@@ -39,7 +39,7 @@ from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, inputs
 More: TypeAlias = Any
 # Arguments or variables by name, in addition to SB3's.
 Extras: TypeAlias = Mapping[str, Any]
-NOTHING: Extras = {}
+NO_EXTRAS: Extras = {}
 
 
 class Acted(NamedTuple):
@@ -53,9 +53,9 @@ class Acted(NamedTuple):
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
     """Parameters of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
-    columns: Extras = NOTHING
+    columns: Extras = NO_EXTRAS
     """Arguments of the buffer's ``add`` in addition to SB3's, by name."""
-    seen: Extras = NOTHING
+    seen: Extras = NO_EXTRAS
     """Entries of the callbacks' ``locals`` in addition to SB3's, by name."""
 
 
@@ -216,7 +216,7 @@ class PolicyKind:
 
     def masks(self, more: More) -> Extras:
         """Return the policy's argument for action masks, which is passed by name, if it takes any."""
-        return {"action_masks": more} if self.takes_masks else NOTHING
+        return {"action_masks": more} if self.takes_masks else NO_EXTRAS
 
     # What is known about the policy
 

@@ -30,7 +30,7 @@ from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
-from sb3_ppo_variants.policies.kind import NOTHING, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.kind import NO_EXTRAS, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -53,7 +53,7 @@ class PaddedSequences(NamedTuple):
 
     def masks(self) -> Extras:
         """Return the argument of the policy's methods in addition to sb3-contrib's, if there is one."""
-        return NOTHING if self.action_masks is None else {"action_masks": self.action_masks}
+        return NO_EXTRAS if self.action_masks is None else {"action_masks": self.action_masks}
 
 
 class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as Unanswered
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from multiprocessing.util import Finalize
@@ -162,7 +162,7 @@ class DistributedProcesses(Processes):
             return
         self._has_failed = True
         own = f"rank {self.rank} ended with {type(error).__name__}: {error}"
-        with suppress(RuntimeError, Unanswered):
+        with suppress(RuntimeError, FutureTimeoutError):
             if not self._ask(self._store.check, ["failed"]):
                 self._ask(self._store.set, "failed", str(error) if isinstance(error, ProcessError) else own)
             self._ask(self._store.set, f"heard/{self.rank}", "")
@@ -174,7 +174,7 @@ class DistributedProcesses(Processes):
     def _stay(self) -> None:
         """Wait until all others have heard of the error, because the store ends with this process."""
         others = [rank for rank in range(1, self.size) if rank not in self._gone]
-        with suppress(RuntimeError, Unanswered):
+        with suppress(RuntimeError, FutureTimeoutError):
             self._wait([f"heard/{rank}" for rank in others], min(STAY, self._timeout))
 
     def _explain(self, failure: RuntimeError) -> str:
@@ -190,7 +190,7 @@ class DistributedProcesses(Processes):
                 return f"{names} ended without reporting an error, or did not answer in time"
             says = [self._ask(self._store.get, f"here/{rank}").decode() for rank in range(self.size)]
             each = "; ".join(f"rank {rank} says: {text}" for rank, text in enumerate(says))
-        except Unanswered:
+        except FutureTimeoutError:
             return f"{holder} did not answer in time"
         except RuntimeError as error:
             return f"{holder} has ended: {error}"
@@ -209,10 +209,10 @@ class DistributedProcesses(Processes):
     def _ask(self, method: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a method of the store. PyTorch itself would wait without end for a holder that is stopped.
 
-        :raises Unanswered: if the store does not answer in time, now or earlier
+        :raises FutureTimeoutError: if the store does not answer in time, now or earlier
         """
         if self._silent:
-            raise Unanswered
+            raise FutureTimeoutError
         answer: Future[Answer] = Future()
 
         def ask() -> None:
@@ -224,7 +224,7 @@ class DistributedProcesses(Processes):
         Thread(target=ask, daemon=True).start()
         try:
             return answer.result(self._patience)
-        except Unanswered:
+        except FutureTimeoutError:
             self._silent = True
             raise
 

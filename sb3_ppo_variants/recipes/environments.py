@@ -240,7 +240,7 @@ BASELINES: dict[str, dict[str, Hyperparameters]] = {
 # fmt: on
 # The arguments that the objectives have instead of clip_range, with the best values of the paper's Table 1. Users add
 # the objective of ``PPOCustom``.
-OWN: dict[str, Hyperparameters] = {
+OWN_ARGUMENTS: dict[str, Hyperparameters] = {
     "ppo_adaptive_kl": {"desired_kl": 0.01},
     "ppo_fixed_kl": {"kl_coef": 3.0},
     "ppo_unclipped": {},
@@ -256,10 +256,10 @@ def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
     if algorithm in BASELINES:
         return deepcopy(BASELINES[algorithm])
     entries = {name: deepcopy(entry) for name, entry in ENVIRONMENTS.items()}
-    if algorithm in OWN:
+    if algorithm in OWN_ARGUMENTS:
         for entry in entries.values():
             entry.pop("clip_range")
-            entry |= OWN[algorithm]
+            entry |= OWN_ARGUMENTS[algorithm]
     return entries
 
 
@@ -272,6 +272,6 @@ class HyperparametersModule(ModuleType):
         return entries_of(self.__name__.rpartition(".")[2])
 
 
-for algorithm in ("ppo_clip", *OWN):
+for algorithm in ("ppo_clip", *OWN_ARGUMENTS):
     path = f"{__package__}.{algorithm}"
     sys.modules[path] = HyperparametersModule(path)

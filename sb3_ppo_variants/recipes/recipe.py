@@ -40,11 +40,11 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_custom": PPOCustom,
 }
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
-CLASSES = {"activation_fn", "features_extractor_class", "optimizer_class"}
+CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
 # For hyperparameters, the classes whose objects a text can stand for, after an example.
-PARTS: dict[str, tuple[str, Sequence[type]]] = {
+PARTS_IN_TEXT: dict[str, tuple[str, Sequence[type]]] = {
     "learning_rate": ("KLAdaptive(desired_kl=0.01)", [KLAdaptive]),
     "stop": ("ExactKL(0.02)", [ApproximateKL, ExactKL, RatioDeviation]),
     "value_loss": ("Huber(1.0)", [SquaredError, ClippedError, Huber]),
@@ -344,7 +344,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     if isinstance(policy := arguments.get("policy"), str) and "." in policy:
         arguments["policy"] = _load("policy", policy)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
-        for name in CLASSES & policy_kwargs.keys():
+        for name in CLASS_ENTRIES & policy_kwargs.keys():
             policy_kwargs[name] = _load(f"policy_kwargs[{name!r}]", policy_kwargs[name])
     n_timesteps = arguments.pop("n_timesteps", None)
     # The RL Zoo's files contain floats such as 1e6.
@@ -366,7 +366,7 @@ def read_value(name: str, value: object) -> object:
 
     Any other value is returned unchanged.
 
-    :param name: the hyperparameter. ``PARTS`` lists the classes whose objects a text can stand for
+    :param name: the hyperparameter. ``PARTS_IN_TEXT`` lists the classes whose objects a text can stand for
     :raises ArgumentError: if x is not a number, or the class does not take the arguments
     """
     if not isinstance(value, str):
@@ -378,7 +378,7 @@ def read_value(name: str, value: object) -> object:
             raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None
     if not names_part(name, value):
         return value
-    example, classes = PARTS[name]
+    example, classes = PARTS_IN_TEXT[name]
     try:
         called, args, kwargs = read_call(value)
         return next(cls for cls in classes if cls.__name__ == called)(*args, **kwargs)
@@ -389,5 +389,5 @@ def read_value(name: str, value: object) -> object:
 
 
 def names_part(name: str, text: str) -> bool:
-    """Whether a text begins with the name of a class that ``PARTS`` lists for a hyperparameter."""
-    return name in PARTS and text.partition("(")[0].strip() in [cls.__name__ for cls in PARTS[name][1]]
+    """Whether a text begins with the name of a class that ``PARTS_IN_TEXT`` lists for a hyperparameter."""
+    return name in PARTS_IN_TEXT and text.partition("(")[0].strip() in [cls.__name__ for cls in PARTS_IN_TEXT[name][1]]

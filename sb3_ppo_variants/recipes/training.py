@@ -28,7 +28,7 @@ from sb3_ppo_variants.recipes.recipe import Recipe, recipe
 EVALUATION_SEED = 10_000
 # The names that SB3's make_vec_env gives to monitor files.
 MONITOR_FILES = "[0-9]*.monitor.csv"
-STATISTICS = "vecnormalize.pkl"
+STATISTICS_FILE = "vecnormalize.pkl"
 
 
 class Episodes(BaseCallback):
@@ -119,7 +119,7 @@ def save(model: BaseAlgorithm, folder: str | os.PathLike[str]) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.save(folder / "model")
-    statistics, file = model.get_vec_normalize_env(), folder / STATISTICS
+    statistics, file = model.get_vec_normalize_env(), folder / STATISTICS_FILE
     if statistics is not None:
         statistics.save(str(file))
     else:
@@ -138,10 +138,10 @@ def load(
     """
     if weights_only and not issubclass(made.algorithm, PPOBase):
         raise ArgumentError(f"weights_only=True needs an algorithm of this package, not {made.algorithm.__name__}")
-    statistics, normalises = Path(folder, STATISTICS), made.normalize is not None
+    statistics, normalises = Path(folder, STATISTICS_FILE), made.normalize is not None
     if Path(folder, "model.zip").exists() and statistics.exists() != normalises:
         has, does = ("has no", "normalises") if normalises else ("has a", "does not normalise")
-        raise ArgumentError(f"{folder} {has} {STATISTICS}, but this recipe {does}: pass the recipe of the run")
+        raise ArgumentError(f"{folder} {has} {STATISTICS_FILE}, but this recipe {does}: pass the recipe of the run")
     env = made.make_env(n_envs=1, seed=seed, training=False)
     normalised = unwrap_vec_normalize(env)
     if normalised is not None and normalised.norm_obs:

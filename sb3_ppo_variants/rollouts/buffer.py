@@ -24,7 +24,7 @@ from sb3_ppo_variants.objectives import Batch
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
 ROWS_AT_ONCE = 128
 # The names of columns that objectives may read, with those that SB3's buffers give them.
-OF_BUFFER = {
+BUFFER_NAMES = {
     "observations": "observations",
     "actions": "actions",
     "episodes": "episode_starts",
@@ -169,7 +169,7 @@ class Columns:
         if name == "over_rollout":
             return partial(self._over_rollout, rows, convert)
         if name not in self._in_rows:
-            if name not in OF_BUFFER:
+            if name not in BUFFER_NAMES:
                 return None
             self._in_rows[name] = self._episodes() if name == "episodes" else self._column(name)
         column = self._in_rows[name]
@@ -194,7 +194,7 @@ class Columns:
         return convert(found[rows])
 
     def _column(self, name: str) -> object:
-        buffer, column = self._buffer, getattr(self._buffer, OF_BUFFER[name])
+        buffer, column = self._buffer, getattr(self._buffer, BUFFER_NAMES[name])
         if isinstance(column, dict):
             return {key: in_rows(buffer, array) for key, array in column.items()}
         found = in_rows(buffer, column)

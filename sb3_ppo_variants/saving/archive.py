@@ -22,7 +22,7 @@ from sb3_ppo_variants.saving.plain import Values
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
-STATE = ".pth"
+STATE_SUFFIX = ".pth"
 VARIABLES = "pytorch_variables.pth"
 POLICY = "policy.pth"
 # The members of every file. A model may have further states.
@@ -71,8 +71,8 @@ class Archive:
     @cached_property
     def states(self) -> dict[str, Values]:
         """The state dictionaries on the CPU, by the names of their owners, such as ``"policy.optimizer"``."""
-        states = [member for member in self.members if member.endswith(STATE) and member != VARIABLES]
-        return {member.removesuffix(STATE): self._tensors(member) for member in states}
+        states = [member for member in self.members if member.endswith(STATE_SUFFIX) and member != VARIABLES]
+        return {member.removesuffix(STATE_SUFFIX): self._tensors(member) for member in states}
 
     @property
     def variables(self) -> Values:
@@ -81,7 +81,7 @@ class Archive:
 
     def error(self, part: str, fault: str) -> DamagedFileError:
         """Make an error that names this file and the member or attribute at fault."""
-        return DamagedFileError(self.name, part.removesuffix(STATE), fault)
+        return DamagedFileError(self.name, part.removesuffix(STATE_SUFFIX), fault)
 
     def _json(self, member: str) -> Values:
         if member not in self.members:
@@ -105,7 +105,7 @@ class Archive:
 
     def check_sizes(self) -> None:
         """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself."""
-        for member in filter(lambda member: member.endswith(STATE), self.members):
+        for member in filter(lambda member: member.endswith(STATE_SUFFIX), self.members):
             try:
                 with zipfile.ZipFile(io.BytesIO(self.members[member])) as tensors:
                     is_compressed = any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist())
@@ -173,7 +173,7 @@ def _read_members(name: str, content: bytes) -> dict[str, bytes]:
             if size > most:
                 raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
             for info in archive.infolist():
-                part = info.filename.removesuffix(STATE)
+                part = info.filename.removesuffix(STATE_SUFFIX)
                 if info.compress_type not in COMPRESSIONS:
                     # For other methods, Python does not limit the size of a decompressed chunk.
                     raise DamagedFileError(name, part, "uses a compression method other than deflate")

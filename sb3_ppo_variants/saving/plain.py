@@ -84,13 +84,14 @@ MODULES = {
     "torch.nn.modules.activation",
     *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
 }
-KINDS = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
+# A class in them counts only if it is derived from one of these.
+NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
 def _find_class(name: str) -> type:
     module, _, attribute = name.rpartition(".")
     cls = getattr(import_module(module), attribute) if module in MODULES else None
-    if not isinstance(cls, type) or not issubclass(cls, KINDS) or _get_full_name(cls) != name:
+    if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES) or _get_full_name(cls) != name:
         raise ValueError(f"{name} is not a class that a file may name")
     return cls
 

@@ -40,7 +40,7 @@ from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.state import EPISODES
 
 # The modules of the policies that take action masks.
-MASKABLE = "sb3_contrib.common.maskable.policies"
+MASKABLE_POLICIES = "sb3_contrib.common.maskable.policies"
 MASKABLE_RECURRENT = "sb3_ppo_variants.policies.masked_recurrent"
 # Arguments of the constructor for which None stands for an empty dict.
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
@@ -54,7 +54,7 @@ EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 6
 EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
 # The same for the policies of sb3-contrib, by the module of their classes.
 POLICIES = {
-    MASKABLE: "'MaskableMlpPolicy'",
+    MASKABLE_POLICIES: "'MaskableMlpPolicy'",
     "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy'",
     MASKABLE_RECURRENT: "'MaskableMlpLstmPolicy'",
 }
@@ -284,7 +284,7 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: str | 
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
         raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
-    with_masks = {MASKABLE, MASKABLE_RECURRENT}
+    with_masks = {MASKABLE_POLICIES, MASKABLE_RECURRENT}
     if archive.policy_module in with_masks and with_masks.isdisjoint(base.__module__ for base in policy.__mro__):
         fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
         raise archive.error("policy_class", f"{fault}; pass one such as {POLICIES[archive.policy_module]}")

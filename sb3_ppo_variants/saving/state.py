@@ -25,17 +25,17 @@ from sb3_ppo_variants.saving.plain import Values
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
 OF_EPISODES = ("_last_lstm_states",)
-EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
+EVALUATION_RESULTS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
-    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
+    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATION_RESULTS),
     callbacks.EveryNTimesteps: ("last_time_trigger",),
     callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
     callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
 # The attribute in which a callback of your own names those that hold its state.
-OWN = "remembered"
+NAMED_IN = "remembered"
 # Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[Values]]
 
@@ -164,15 +164,15 @@ def get_memories(callback: BaseCallback) -> Memories:
 
 
 def _get_own_memory(callback: BaseCallback) -> Values:
-    names, cls = getattr(callback, OWN, ()), type(callback).__name__
+    names, cls = getattr(callback, NAMED_IN, ()), type(callback).__name__
     if isinstance(names, str):
-        raise ArgumentError(f"{cls}.{OWN}={names!r} is a string: name the attributes in a tuple, ({names!r},)")
+        raise ArgumentError(f"{cls}.{NAMED_IN}={names!r} is a string: name the attributes in a tuple, ({names!r},)")
     values = {name: getattr(callback, name) for name in names}
     for name, value in values.items():
         if not plain.is_plain(value):
             raise ArgumentError(
-                f"{cls}.{OWN} names {name}, but a checkpoint cannot hold a {type(value).__name__}: keep its state in "
-                "numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
+                f"{cls}.{NAMED_IN} names {name}, but a checkpoint cannot hold a {type(value).__name__}: keep its state "
+                "in numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
             )
     return values
 

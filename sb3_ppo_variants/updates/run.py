@@ -71,7 +71,9 @@ def summary(descents: Sequence[Measured]) -> dict[str, float]:
     """
     values: dict[str, float] = {}
     for measured in descents:
-        values |= {MEANS[name]: float(array.mean()) for name, array in measured.values.items() if name in MEANS}
+        values |= {
+            LOGGED_MEANS[name]: float(array.mean()) for name, array in measured.values.items() if name in LOGGED_MEANS
+        }
         if "approx_kl" in measured.values:
             values["approx_kl"] = float(measured.values["approx_kl"][measured.epoch_start :].mean())
     values["loss"] = float(sum(measured.values["loss"][-1] for measured in descents))
@@ -79,15 +81,15 @@ def summary(descents: Sequence[Measured]) -> dict[str, float]:
 
 
 # Statistics that are logged as means over the update, with SB3's names for them.
-MEANS = {
+LOGGED_MEANS = {
     "entropy_loss": "entropy_loss",
     "policy_loss": "policy_gradient_loss",
     "value_loss": "value_loss",
     "clip_fraction": "clip_fraction",
 }
 # The names of everything that an update logs, except the coefficients of the objective.
-LOGGED = frozenset({
-    *MEANS.values(), "approx_kl", "clip_range_vf", "ent_coef", "explained_variance", "gae_lambda", "kl",
+LOGGED_BY_UPDATES = frozenset({
+    *LOGGED_MEANS.values(), "approx_kl", "clip_range_vf", "ent_coef", "explained_variance", "gae_lambda", "kl",
     "learning_rate", "loss", "n_updates", "policy_epochs", "std", "target_kl", "value_epochs", "value_learning_rate",
     "vf_coef",
 })  # fmt: skip

@@ -36,7 +36,7 @@ from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.recipes.recipe import PARTS, list_wrappers, names_part
+from sb3_ppo_variants.recipes.recipe import PARTS_IN_TEXT, list_wrappers, names_part
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
@@ -46,7 +46,7 @@ PATCHING = Lock()
 # The fields of adaptive step sizes and objectives that adapt.
 ADAPTED = {"learning_rate", "kl_coef"}
 # The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
-OBJECTIVES: dict[str, Callable[[Trial], Hyperparameters]] = {
+SEARCH_SPACES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
     "ppo_adaptive_kl": lambda trial: {
         "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
@@ -164,7 +164,7 @@ class ExperimentManager(Upstream):
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl", *PARTS):
+            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl", *PARTS_IN_TEXT):
                 # rl_zoo3 only converts arguments of its own algorithms.
                 hyperparams[name] = read_value(name, value)
             elif name == "objective" and isinstance(value, str):
@@ -258,7 +258,7 @@ def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:
     trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
     for name in ("n_steps", "batch_size"):
         trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
-    own = OBJECTIVES[algorithm](trial) if algorithm in OBJECTIVES else {}
+    own = SEARCH_SPACES[algorithm](trial) if algorithm in SEARCH_SPACES else {}
     return convert_onpolicy_params({**suggested, **own})
 
 

@@ -28,7 +28,7 @@ Computed = TypeVar("Computed")
 # are enough, because there is no gradient with respect to images.
 AT_ONCE, AT_ONCE_IN_FIRST = 32, 8
 # With fewer images, starting a thread takes longer than it saves.
-FEWEST = 4
+FEWEST_IMAGES = 4
 # Images whose gradients are added up at a time, and then added to those of the others. Their number decides about
 # rounding, so it does not depend on the number of threads.
 BLOCK_IMAGES = 32
@@ -179,7 +179,7 @@ class Selection(NamedTuple):
 
     def parts(self) -> list[slice]:
         """Divide the selection into parts of about the same size, at most one for each thread of PyTorch."""
-        return self._divided(min(th.get_num_threads(), len(self.rows) // FEWEST))
+        return self._divided(min(th.get_num_threads(), len(self.rows) // FEWEST_IMAGES))
 
     def blocks(self) -> list[slice]:
         """Divide the selection into parts of about the same size, whose number depends only on that of the images."""

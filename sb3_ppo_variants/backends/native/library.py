@@ -17,7 +17,7 @@ INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # The command that builds the library. Without --no-cache-dir, pip may install what it built without a compiler.
 REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir ."
 # Bytes in a cache line.
-LINE = 64
+ALIGNMENT = 64
 
 
 class Library:
@@ -104,8 +104,8 @@ class Library:
         function, arguments = self._function(name), [*map(ctypes.byref, structures)]
         size = function(*arguments, None)  # Without memory the function returns how many bytes it needs.
         # Vectors that span two cache lines take twice as long to read.
-        buffer = ctypes.create_string_buffer(size + LINE)
-        memory = (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % LINE)
+        buffer = ctypes.create_string_buffer(size + ALIGNMENT)
+        memory = (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % ALIGNMENT)
         return partial(function, *arguments, memory)
 
 

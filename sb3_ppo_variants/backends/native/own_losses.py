@@ -51,7 +51,7 @@ class OwnObjective:
         return {
             "advantages": self._advantages,
             "losses": self._losses,
-            "evaluate": calls.address(self._evaluate, structures.COUNT, structures.COUNT),
+            "evaluate": calls.address(self._evaluate, structures.INTEGER, structures.INTEGER),
             **self._known,
             **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
         }
@@ -125,7 +125,7 @@ class OwnValueLoss:
             "values": self._values,
             "value_losses": self._losses,
             "d_values": self._slopes,
-            "evaluate_values": calls.address(self._evaluate, structures.COUNT, structures.COUNT),
+            "evaluate_values": calls.address(self._evaluate, structures.INTEGER, structures.INTEGER),
         }
 
     def _evaluate(self, start: int, count: int) -> None:

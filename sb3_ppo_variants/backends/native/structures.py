@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-POINTER, COUNT, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+POINTER, INTEGER, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 # What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
 FieldValue: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
 
@@ -28,7 +28,7 @@ def _fields(structure: str) -> list[tuple[str, type]]:
     functions_as_pointers = re.sub(r"\(\*(\w+)\)\(.*?\)", r"*\1", body)
     fields: list[tuple[str, type]] = []
     for declaration in functions_as_pointers.split(";")[:-1]:
-        kind = POINTER if "*" in declaration else {"int64_t": COUNT, "double": NUMBER}[declaration.split()[0]]
+        kind = POINTER if "*" in declaration else {"int64_t": INTEGER, "double": NUMBER}[declaration.split()[0]]
         fields += [(name, kind) for name in re.findall(r"(\w+)(?=,|$)", declaration)]
     return fields
 
@@ -36,7 +36,7 @@ def _fields(structure: str) -> list[tuple[str, type]]:
 # The columns of the statistics of minibatches; the last constant counts them.
 MEASURED = [name.lower() for name in _enumerated("Statistics")[:-1]]
 # The objectives and the value losses that the library computes.
-OBJECTIVES = _enumerated("Objectives")
+NATIVE_OBJECTIVES = _enumerated("Objectives")
 VALUE_LOSSES = _enumerated("ValueLosses")
 # How the advantages of minibatches are normalised.
 NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = map(

@@ -326,7 +326,7 @@ class NativeDescent:
             normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
         constants, term = None, 0
         if has_term(objective):
-            constants, term = np.array(objective.constants, float), structures.OBJECTIVES.index(objective.term)
+            constants, term = np.array(objective.constants, float), structures.NATIVE_OBJECTIVES.index(objective.term)
         value_loss, constant = structures.VALUE_LOSSES[0], 0.0
         if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
             value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
