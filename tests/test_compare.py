@@ -300,9 +300,16 @@ def test_a_change_of_anything_is_another_run() -> None:
         (("ppo_clip",), {"envs": (ENV, ENV)}, "--envs names CartPole-v1 more than once"),
         (("ppo_clip",), {"envs": (ENV, "CartPole")}, "--envs names CartPole-v1 more than once"),
         (("ppo_clip",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
+        (
+            ("ppo_clip:protocol=sb3", "ppo_clip"),
+            {"timesteps": None},
+            "protocol=sb3 would train for 1,000,000 steps in CartPole-v1, and ppo_clip for 100,000: choose one",
+        ),
     ],
 )
-def test_what_is_there_twice_is_refused(settings: tuple[str, ...], options: dict[str, Any], message: str) -> None:
+def test_plans_that_compare_nothing_are_refused(
+    settings: tuple[str, ...], options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ArgumentError, match=message):
         plan_of(*settings, **options)
 

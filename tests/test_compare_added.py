@@ -19,8 +19,8 @@ from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.execution import Tracking, perform
 from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.records import RANDOM
-from sb3_ppo_variants.compare.scores import game_of, normalise_by_humans
+from sb3_ppo_variants.compare.records import ADDED, RANDOM
+from sb3_ppo_variants.compare.scores import comparisons, game_of, normalise_by_humans
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -87,6 +87,24 @@ def test_added_runs_are_lines_of_the_report(tmp_path: Path) -> None:
     assert {each["label"] for each in records.unpack(packed)[0]} == {each["label"] for each in RECORDS}
 
 
+def test_added_runs_change_nothing_about_others() -> None:
+    """The scale of an environment, whether it has one, and the tests are those without them."""
+    generator = np.random.default_rng(0)
+    own = [record(RANDOM, env, 0, 0) for env in ("A-v0", "B-v0", "C-v0")]
+    for label, of_envs in {"ppo_clip": (90, 60, -9), "ppo_fixed_kl": (60, 90, -9)}.items():
+        for env, score in zip(("A-v0", "B-v0", "C-v0"), of_envs, strict=True):
+            own += [record(label, env, seed, score + generator.normal(0, 9)) for seed in range(6)]
+    for envs in (("A-v0",), ("A-v0", "B-v0", "C-v0")):
+        added = [record("CleanRL", env, seed, 5000 + seed, algorithm=ADDED) for env in envs for seed in range(2)]
+        (alone,), (beside,) = comparisons(own), comparisons([*own, *added])
+        pair = ("ppo_clip", "ppo_fixed_kl")
+        assert beside.differences[pair] == alone.differences[pair]
+        assert beside.are_equivalent(*pair) == alone.are_equivalent(*pair)
+        assert all(np.array_equal(beside.arrays[label], alone.arrays[label]) for label in pair)
+        of_added = beside.table[beside.table["label"] == "CleanRL"]["normalised"].dropna()
+        assert len(of_added) == 2 * min(len(envs), 2) and (of_added > 40).all()
+
+
 def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     own = [record("sb3_ppo", "A-v0", seed, 50 + seed) for seed in range(5)]
     write(tmp_path / "out", [record(RANDOM, "A-v0", 0, 10), *own])
@@ -97,6 +115,7 @@ def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     text = text_of(tmp_path / "out" / "report.md")
     assert "**CleanRL PPO** (recorded elsewhere) has the highest mean score" in text
     assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
+    assert "Runs that were recorded elsewhere do not set this scale where others beat the random policy" in text
     assert "We trained 1 setting in 1 environment" in (tmp_path / "out" / "appendix" / "appendix.tex").read_text()
 
 

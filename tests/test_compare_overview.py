@@ -39,6 +39,14 @@ def test_runs_of_different_numerics_are_noted(changes: dict[str, str] | None, sa
     assert ("different processors or backends" in text) is (changes != {})
 
 
+def test_failed_runs_say_nothing_about_the_processor(tmp_path: Path) -> None:
+    finished: list[Any] = [{**each, "numerics": NUMERICS} for each in RECORDS]
+    write(tmp_path, [*finished, record("ppo_clip", "A-v0", 2, None, status="failed", error="no")])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
+    assert "1 failed" in text and "earlier version" not in text and "different processors" not in text
+
+
 def test_runs_of_different_code_of_the_user_are_noted(tmp_path: Path) -> None:
     runs: list[Any] = [{**each, "modules": {"mine": "b2" if each["seed"] else "a1"}} for each in RECORDS]
     write(tmp_path, runs)

@@ -49,6 +49,14 @@ def test_fewer_seeds_that_vary_more_are_not_told_apart() -> None:
     assert (statistics.p_values(pairs, 1999) <= 0.05).mean() < 0.1
 
 
+@pytest.mark.parametrize("spread", [1e-1, 1e-2, 1e-4, 1e-6])
+def test_no_p_value_is_below_the_smallest_where_scores_hardly_vary(spread: float) -> None:
+    """Of the 56 ways to choose 3 of 8 runs, only the one that was found has a setting without any spread."""
+    generator = np.random.default_rng(0)
+    pairs = [(np.full((3, 1), 500.0), generator.normal(9.4, spread, (5, 1))) for _ in range(100)]
+    assert set(statistics.p_values(pairs)) == {smallest_p(3, 5, 1)} == {1 / 56}
+
+
 def test_random_divisions_give_the_p_value_of_all() -> None:
     generator = np.random.default_rng(1)
     one, other = generator.normal(size=(3, 3)), generator.normal(0.5, size=(3, 3))

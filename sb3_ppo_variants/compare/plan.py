@@ -227,6 +227,7 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
             first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
             if dropped:
                 notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
+    _refuse_other_budgets(first)
     # Equality, unlike a digest, takes 3 and 3.0 for the same number.
     unlabelled = [(run, {**run.identity, "label": None}) for run in first]
     for (one, identity), (other, same) in combinations(unlabelled, 2):
@@ -245,6 +246,17 @@ def _check_resumable(settings: list[Setting], every: int | None) -> None:
             raise ArgumentError(
                 f"--resume-every {every} needs algorithms of this package, which can continue a run; {setting.label} "
                 "cannot: leave it out of --algos"
+            )
+
+
+def _refuse_other_budgets(runs: list[Run]) -> None:
+    """Refuse settings that would train for different numbers of steps, as those of two protocols may."""
+    steps = {(run.env, run.timesteps): run.label for run in runs}
+    for (env, one), (same, other) in combinations(steps, 2):
+        if env == same:
+            raise ArgumentError(
+                f"{steps[env, one]} would train for {one:,} steps in {env}, and {steps[env, other]} for {other:,}: "
+                "choose one number with --timesteps"
             )
 
 

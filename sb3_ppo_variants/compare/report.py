@@ -42,9 +42,8 @@ Scores are shifted and scaled in each environment so that the random policy (mea
 comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
 skewed scores; each is about one number, without a correction for how many there are. With fewer than four seeds in one
 environment, or three in two, there are none."""
-OWN_PROTOCOL = """\
-Settings with a protocol of their own do not set this scale where others beat the random policy, so that their scores
-may be above 1."""
+NOT_SCALING = """\
+{who} do not set this scale where others beat the random policy, so that their scores may be above 1."""
 AGAINST_BASELINE = f"""\
 the probability that a run is better, the difference of the means (above 0: better), the p value of that difference,
 corrected as above, and whether the two are equivalent: two one-sided t tests at 5% show that the means differ by less
@@ -220,7 +219,12 @@ class Section:
 
     def _normalised(self) -> list[str]:
         comparison = self.comparison
-        others = [] if comparison.scaling == comparison.labels else [OWN_PROTOCOL]
+        with_protocol = comparison.scaling != (comparison.own.labels or comparison.labels)
+        beside = {
+            "Settings with a protocol of their own": with_protocol,
+            "Runs that were recorded elsewhere": comparison.own.labels and comparison.added,
+        }
+        others = [NOT_SCALING.format(who=who) for who, are_there in beside.items() if are_there]
         blocks = ["### Normalised scores", NORMALISED, *others]
         scaled = scores.scaled_envs(comparison.table)
         if left_out := ", ".join(env for env in comparison.envs if env not in scaled):

@@ -86,8 +86,12 @@ class Comparison:
 
     @property
     def scaling(self) -> list[str]:
-        """The labels of the settings whose best run has the score 1: those without a protocol of their own."""
-        return [label for label in self.labels if own_protocol(label) is None] or self.labels
+        """The labels of the settings whose best run has the score 1.
+
+        They are those without a protocol of their own. Runs that were recorded elsewhere change no score but their own.
+        """
+        own = self.own.labels or self.labels
+        return [label for label in own if own_protocol(label) is None] or own
 
     @cached_property
     def own(self) -> "Comparison":
@@ -118,11 +122,12 @@ class Comparison:
     def best_runs(self) -> dict[str, Record]:
         """The best run in each environment, of the settings that set the scale.
 
-        Where none of these is better than the random policy, it is the best of all.
+        Where none of these is better than the random policy, it is the best of all that were not recorded elsewhere.
         """
         best: dict[str, Record] = {}
         for env in self.envs:
-            runs = [record for record in self.records if record["env"] == env and record["score"] is not None]
+            of_env = [record for record in self.own.records or self.records if record["env"] == env]
+            runs = [record for record in of_env if record["score"] is not None]
             low = self.random_scores.get(env, -math.inf)
             learned = [run for run in runs if run["label"] in self.scaling and cast(float, run["score"]) > low]
             if runs:

@@ -144,7 +144,7 @@ def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str
     """
     pairs = list(combinations(scores, 2))
     tested = [pair for pair in pairs if all(len(scores[label]) > 1 and label not in untested for label in pair)]
-    shared = _on_a_shared_scale(scores)
+    shared = _on_a_shared_scale({label: own for label, own in scores.items() if label not in untested})
     found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples_for(len(tested))))
     p = dict(zip(tested, found.tolist(), strict=True))
     compared = {}
@@ -153,7 +153,7 @@ def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str
         low, high = interval(scores[one], scores[other])
         corrected = p.get((one, other), np.nan)
         # Where a score is above 1, the test has another scale. If the other setting leads there, nothing was shown.
-        if value * (shared[one].mean() - shared[other].mean()) < 0 and not np.isnan(corrected):
+        if (one, other) in p and value * (shared[one].mean() - shared[other].mean()) < 0:
             corrected = 1.0
         compared[one, other] = Difference(Estimate(value, low, high), corrected)
         compared[other, one] = Difference(Estimate(-value, -high, -low), corrected)
@@ -263,18 +263,20 @@ def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
     envs, runs, _ = pooled.shape
     first = int(divisions[0, 0].sum())
     centred = pooled - pooled.mean(axis=1, keepdims=True)
-    distance, variance = np.zeros((2, len(divisions), pooled.shape[2]))
-    for env, scores in enumerate(centred):
-        own = divisions[:, env].astype(float)
-        for part, number, sign in ((own, first, 1), (1 - own, runs - first, -1)):
-            mean = part @ scores / number
-            distance += sign * mean / envs
-            variance += (part @ scores**2 / number - mean**2) / max(number - 1, 1) / envs**2
+    parts = ((divisions.astype(float), first), ((~divisions).astype(float), runs - first))
+    one, other = (part.transpose(1, 0, 2) @ centred / number for part, number in parts)
+    distances: np.ndarray = np.abs((one - other).mean(axis=0))
     if first in (1, runs - first, runs - 1):  # A single run has no standard error.
-        return np.abs(distance)
+        return distances
+    variance = np.zeros_like(distances)
+    for (part, number), mean in zip(parts, (one, other), strict=True):
+        for env, scores in enumerate(centred):
+            # The mean of squares minus the squared mean would lose all digits where the scores of a part hardly vary.
+            squares = (part[:, env, :, None] * (scores - mean[env][:, None]) ** 2).sum(axis=1)
+            variance += squares / number / (number - 1) / envs**2
     # Equal scores have none either, up to rounding.
     error = np.sqrt(np.maximum(variance, (1e-9 * np.ptp(pooled, axis=(0, 1))) ** 2))
-    distances: np.ndarray = np.abs(np.divide(distance, error, out=np.zeros_like(distance), where=error > 0))
+    np.divide(distances, error, out=distances, where=error > 0)
     return distances
 
 

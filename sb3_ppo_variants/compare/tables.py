@@ -184,7 +184,7 @@ def summarize(comparison: Comparison) -> str:
         *(f"versions: {line}" for line in versions),
         *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
         *(f"machine: {line}" for line in sorted({record["machine"] for record in everything})),
-        *_provenance(trainings),
+        *_provenance(comparison.records),
     ]
     return "\n".join(f"- {line}" for line in lines)
 
