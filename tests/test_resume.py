@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 import torch as th
 from resuming import KillAt, Killed, pendulums, run, state
-from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from helpers import ACTION_SPACES, BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
@@ -67,6 +68,18 @@ def test_in_processes_that_are_watched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
 def test_in_vector_environments_of_gymnasium(mode: str, tmp_path: Path) -> None:
     exact(PPOClip, lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode=mode), tmp_path)
+
+
+@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv, SafeSubprocVecEnv])
+def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, tmp_path: Path) -> None:
+    """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""
+    pytest.importorskip("Box2D")
+    make = partial(make_vec_env, "BipedalWalker-v3", 2, seed=1, vec_env_cls=vec_env_cls)
+    whole, cut = (
+        run(lambda: small(PPOClip, make()), make, tmp_path / str(at), 2400, 600, kill_at=at) for at in (None, 1500)
+    )
+    assert cut == whole
+    assert len(whole[0]["episodes"]) > 2
 
 
 def test_in_envpool(tmp_path: Path) -> None:

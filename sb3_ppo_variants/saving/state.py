@@ -36,6 +36,7 @@ REMEMBERED: Mapping[type, Sequence[str]] = {
 }
 # The attribute in which a callback of your own names those that hold its state.
 NAMED_IN = "remembered"
+WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 # Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[Values]]
 
@@ -106,7 +107,17 @@ def seed_episodes(env: VecEnv, seed: int) -> None:
     if capabilities.has_attr(env, "was_real_done"):
         # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
+    if capabilities.has_attr(env, "hardcore"):
+        _renew_worlds(env)
     capabilities.seed(env, seed)
+
+
+def _renew_worlds(env: VecEnv) -> None:
+    """Give each ``BipedalWalker`` a new world: what episodes leave in its own changes later ones, whatever the seed."""
+    for index, spec in enumerate(env.get_attr("spec")):
+        if spec is not None and spec.entry_point == WALKER:
+            made_with = {name: env.get_attr(name, index)[0] for name in ("_ezpickle_args", "_ezpickle_kwargs")}
+            env.env_method("__setstate__", made_with, indices=index)
 
 
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
