@@ -1,28 +1,31 @@
 """Evaluation of policies that take action masks, with or without a memory."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants.guards.masks import METHOD
 
-__all__ = ["WithMasks"]
+__all__ = ["MaskedEvalCallback", "WithMasks"]
 
 
 class WithMasks:
     """Predicts with the masks of environments, so that SB3's ``evaluate_policy`` can evaluate a maskable policy.
 
     ``evaluate_policy(WithMasks(model, env), env)`` keeps the memory of a policy, unlike ``evaluate_policy`` of
-    sb3-contrib, which passes ``state=None`` at every step if it passes masks.
+    sb3-contrib, which passes ``state=None`` at every step if it passes masks. All other attributes are the model's.
 
     :param model: a model whose policy takes masks
     :param env: the environments that it is evaluated in, or a single one
     """
 
     def __init__(self, model: BaseAlgorithm, env: GymEnv):
+        self._model = model
         # SB3 does not annotate the masks.
         self._predict: Callable[..., tuple[np.ndarray, tuple[np.ndarray, ...] | None]] = model.predict
         self._env = env if isinstance(env, VecEnv) else DummyVecEnv([lambda: env])  # As evaluate_policy does.
@@ -37,3 +40,21 @@ class WithMasks:
         """Predict the actions for the current observations of the environments; see the model."""
         masks = self._env.env_method(METHOD)
         return self._predict(observation, state, episode_start, deterministic, action_masks=masks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_model"], name)
+
+
+class MaskedEvalCallback(EvalCallback):
+    """SB3's ``EvalCallback`` for policies that take action masks, with or without a memory.
+
+    The arguments are the same. ``MaskableEvalCallback`` of sb3-contrib is for policies without a memory.
+    """
+
+    def _on_step(self) -> bool:
+        model = self.model
+        self.model = WithMasks(model, self.eval_env)  # type: ignore[assignment]
+        try:
+            return super()._on_step()
+        finally:
+            self.model = model

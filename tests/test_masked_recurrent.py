@@ -17,10 +17,11 @@ from resuming import run
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from sb3_contrib.common.maskable import evaluation
 from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor, VecNormalize
 
 from helpers import DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import (
@@ -34,7 +35,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
-from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.evaluation import MaskedEvalCallback, WithMasks
 from sb3_ppo_variants.policies.kind import kind_of
 from sb3_ppo_variants.policies.masked_recurrent import (
     MaskableRecurrentActorCriticCnnPolicy,
@@ -310,6 +311,36 @@ def test_evaluation_keeps_the_memory() -> None:
     # Without masks, the error names what does not raise this one.
     with pytest.raises(ArgumentError, match=r"^action_masks=None: .*WithMasks\(model, env\) to SB3's evaluate_policy"):
         evaluate_policy(model, env, 40, warn=False)
+
+
+def test_evaluations_during_training(tmp_path: Path) -> None:
+    evaluated = MaskedEvalCallback(
+        VecMonitor(DummyVecEnv([Sign] * 4)), n_eval_episodes=40, eval_freq=100, best_model_save_path=str(tmp_path),
+        log_path=str(tmp_path), verbose=0,
+    )  # fmt: skip
+    env = DummyVecEnv([Sign] * 4)
+    model = small_both(PPOClip, env, learning_rate=1e-2, batch_size=64, n_epochs=10).learn(1_200, evaluated)
+    assert evaluated.model is model and np.load(tmp_path / "evaluations.npz")["results"].shape == (3, 40)
+    assert evaluated.best_mean_reward == 1.0
+    best = PPOClip.load(tmp_path / "best_model")
+    with pytest.warns(UserWarning, match="Monitor"):
+        assert evaluate_policy(WithMasks(best, env), env, 40)[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [(EvalCallback, "EvalCallback passes no action masks"), (MaskableEvalCallback, "MaskableEvalCallback drops the")],
+)
+def test_evaluations_that_would_fail_are_refused(make: Any, problem: str) -> None:
+    env = DummyVecEnv([Sign] * 4)
+    inside = EveryNTimesteps(50, callback=make(VecMonitor(DummyVecEnv([Sign])), verbose=0))
+    model = small_both(PPOClip, env)
+    with pytest.raises(ArgumentError, match=f"^callback: {problem}.*: use sb3_ppo_variants.evaluation.MaskedEvalCa"):
+        model.learn(64, [inside])
+    assert model.num_timesteps == 0
+    if make is EvalCallback:
+        with pytest.raises(ArgumentError, match=f"^callback: {problem}"):
+            PPOClip("MaskableMlpPolicy", env, n_steps=32).learn(64, inside)
 
 
 @pytest.mark.sampled(2)

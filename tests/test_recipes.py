@@ -366,27 +366,30 @@ def test_a_run_without_statistics_removes_those_of_an_earlier_one(tmp_path: Path
 
 
 class Interrupt(BaseCallback):
-    """Does what Ctrl-C does after some steps."""
+    """Does what Ctrl-C does after some steps, or raises another error."""
 
-    def __init__(self, steps: int):
+    def __init__(self, steps: int, error: type[BaseException] = KeyboardInterrupt):
         super().__init__()
-        self.steps = steps
+        self.steps, self.error = steps, error
 
     def _on_training_start(self) -> None:
         self._on_step()
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= self.steps:
-            raise KeyboardInterrupt
+            raise self.error
         return True
 
 
-def test_an_interrupted_run_is_saved(normalised: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_run_that_ends_early_is_saved(
+    error: type[BaseException], normalised: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed: list[PendulumEnv] = []
     monkeypatch.setattr(PendulumEnv, "close", lambda env: closed.append(env))
     for steps in (300, 0):
-        with pytest.raises(KeyboardInterrupt):
-            train(normalised, tmp_path, callback=Interrupt(steps))
+        with pytest.raises(error):
+            train(normalised, tmp_path, callback=Interrupt(steps, error))
         model, env = load(normalised, tmp_path)
         statistics: Any = unwrap_vec_normalize(env)
         # The first observation comes before the first step.

@@ -38,7 +38,7 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.base import together
-from sb3_ppo_variants.base.callbacks import Supervised, own_callbacks
+from sb3_ppo_variants.base.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.base.checks import (
     check_begins,
     check_buffer_for_kl,
@@ -400,7 +400,7 @@ class PPOBase(SavedAlgorithm):
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
         :return: the model
         :raises ArgumentError: if an argument, or an attribute set after construction, has a value that is not allowed,
-            or the model has no environment
+            the model has no environment, or a callback evaluates without the action masks or the memory of the policy
         :raises NonFiniteError: if an environment returns a number that is not finite, or an update computes one; the
             policy stays as the last good update left it
         :raises EnvOutputError: if an environment returns something with the wrong type, shape or range
@@ -412,6 +412,7 @@ class PPOBase(SavedAlgorithm):
         check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
         processes = self.processes
         supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
+        check_evaluations(supervised, kind_of(self.policy))
         with settings_kept(), together.failing(processes), checked(self), supervised.to_the_end():
             if processes.size > 1:
                 together.begin(self, self._settings(*THROUGHOUT), total_timesteps)

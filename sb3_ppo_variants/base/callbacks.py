@@ -13,12 +13,15 @@ from stable_baselines3.common.callbacks import (
 )
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_ppo_variants.errors import CallbackError
+from sb3_ppo_variants.errors import ArgumentError, CallbackError
+from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.saving.state import walk
 
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
+MASKABLE_CALLBACKS = "sb3_contrib.common.maskable.callbacks"
 
 
 def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
@@ -33,6 +36,22 @@ def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallbac
     if isinstance(callback, list):
         return [one for one in callback if not isinstance(one, ONCE)]
     return None if isinstance(callback, ONCE) else callback
+
+
+def check_evaluations(callback: BaseCallback, kind: PolicyKind) -> None:
+    """Check that no evaluation will fail because it passes no masks, or drops the memory when it passes them.
+
+    :raises ArgumentError: if one will
+    """
+    for one in walk(callback):
+        name, module = type(one).__name__, type(one).__module__
+        forgets = kind.has_memory and module == MASKABLE_CALLBACKS and isinstance(one, EvalCallback)
+        if kind.takes_masks and (type(one) is EvalCallback or forgets):
+            problem = "drops the memory of the policy when it passes masks" if forgets else "passes no action masks"
+            raise ArgumentError(
+                f"callback: {name} {problem}: use sb3_ppo_variants.evaluation.MaskedEvalCallback, which takes the same "
+                "arguments"
+            )
 
 
 class Supervised(CallbackList):

@@ -67,8 +67,8 @@ def train(
 ) -> BaseAlgorithm:
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
-    All files replace those of an earlier run in the folder, which stay if nothing is trained. Ctrl-C saves what was
-    trained, and raises ``KeyboardInterrupt``. The environments are closed in the end.
+    All files replace those of an earlier run in the folder, which stay if nothing is trained. An error or Ctrl-C during
+    training saves what was trained, and is raised again. The environments are closed in the end.
 
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param timesteps: environment steps; ``None`` uses the recipe's
@@ -79,13 +79,11 @@ def train(
     earlier = [path.replace(f"{path}.earlier") for path in folder.glob(MONITOR_FILES)]
     try:
         model = build(made, seed, monitor_dir=os.fspath(folder))
-        model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
-        if model.num_timesteps > 0:
-            save(model, folder)
-    except KeyboardInterrupt:
-        if model is not None and model.num_timesteps > 0:
-            save(model, folder)
-        raise
+        try:
+            model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
+        finally:
+            if model.num_timesteps > 0:
+                save(model, folder)
     finally:
         if model is not None and (env := model.get_env()) is not None:
             env.close()
