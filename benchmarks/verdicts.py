@@ -24,6 +24,9 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.nda
     "heavy-tailed": lambda generator, shape: generator.standard_t(3, size=shape) / np.sqrt(3),
 }
 SEEDS_COVERED = (2, 3, 4, 5, 7, 10)
+# The seeds of two settings with the same mean, of which the second varies more by this factor.
+SEEDS_OF_BOTH = ((5, 5), (10, 10), (3, 10), (10, 3))
+MORE = 4
 RESAMPLES = 400
 # The intervals that reports show, and others of the mean.
 SHOWN, OTHERS = ("mean", "difference", "P(better)", "share of runs"), ("t", "percentile", "studentised")
@@ -58,6 +61,17 @@ def found(settings: int, seeds: int, envs: int, gap: float, cases: int) -> tuple
         wrong += any(differences[pair].is_beyond_noise for pair in same)
         right += differences["0", "1"].is_beyond_noise
     return wrong / cases, right / cases
+
+
+def found_by_spread(kind: str, seeds: int, of_wider: int, envs: int, cases: int) -> float:
+    """Return how often two settings with the same mean are told apart, of which the second varies more."""
+    generator = np.random.default_rng([seeds, of_wider, envs, *kind.encode()])
+    wrong = 0
+    for _ in range(cases):
+        narrow, wide = draw(generator, kind, (seeds, envs)), draw(generator, kind, (of_wider, envs))
+        scores = {"0": 0.5 + (narrow - 0.5) / MORE, "1": wide}
+        wrong += statistics.differences(scores)["0", "1"].is_beyond_noise
+    return wrong / cases
 
 
 def equivalent(seeds: int, envs: int, gap: float, cases: int) -> float:
@@ -141,7 +155,14 @@ def simulate(cases: int) -> dict[str, Any]:
         {"seeds": seeds, "envs": envs, **{str(gap): equivalent(seeds, envs, gap, cases) for gap in (0, 1)}}
         for seeds, envs in product(SEEDS, ENVS)
     ]
-    return {"cases": cases, "told apart": told, "covered": covered, "equivalent": same}
+    by_spread = [
+        {
+            "seeds": seeds, "of wider": of_wider, "envs": envs,
+            **{kind: found_by_spread(kind, seeds, of_wider, envs, cases) for kind in DISTRIBUTIONS},
+        }
+        for (seeds, of_wider), envs in product(SEEDS_OF_BOTH, ENVS)
+    ]  # fmt: skip
+    return {"cases": cases, "told apart": told, "by spread": by_spread, "covered": covered, "equivalent": same}
 
 
 def tables(shares: dict[str, Any]) -> str:
@@ -154,12 +175,15 @@ def tables(shares: dict[str, Any]) -> str:
         }
         for each in shares["told apart"]
     )  # fmt: skip
+    names = {"of wider": "seeds of the wider", "envs": "environments"}
+    by_spread = pd.DataFrame(shares["by spread"]).rename(columns=names)
     covered = pd.DataFrame(shares["covered"]).rename(columns={"kind": "scores", "envs": "environments"})
     shown = covered.groupby(["seeds", "environments"], sort=False)[[*SHOWN, *OTHERS]].min()
     same = pd.DataFrame(shares["equivalent"]).rename(columns={"envs": "environments", **CALLED})
     return "\n\n".join(
         [
             told.to_markdown(index=False, disable_numparse=True),
+            _percentages(by_spread),
             _percentages(shown.reset_index()),
             _percentages(same),
         ]
@@ -185,6 +209,6 @@ def run(options: argparse.Namespace) -> int:
         shares = simulate(options.cases)
         options.json.write_text(json.dumps(shares, indent=1) + "\n")
     else:
-        shares = reported(options.report, "told apart", "covered", "equivalent")
+        shares = reported(options.report, "told apart", "by spread", "covered", "equivalent")
     print(tables(shares))
     return 0
