@@ -309,8 +309,16 @@ def test_a_report_that_can_not_be_written_says_so(file: str, tmp_path: Path) -> 
     write(tmp_path, RECORDS)
     # Put a folder in place of the report, or a file in place of a folder.
     (tmp_path / file).mkdir() if file.endswith("md") else (tmp_path / file).write_text("")
-    with pytest.raises(SystemExit, match=r"the report could not be written: .*" + file):
+    with pytest.raises(SystemExit, match=f"the report could not be written to --out {tmp_path}: .*{file}"):
         main(["report", "--out", str(tmp_path)])
+
+
+def test_records_that_can_not_be_packed_say_so(tmp_path: Path) -> None:
+    write(tmp_path, RECORDS)
+    (tmp_path / "file").touch()
+    packed = tmp_path / "file" / "runs.jsonl.gz"
+    with pytest.raises(SystemExit, match=f"^--export {packed} could not be written: "):
+        main(["report", "--out", str(tmp_path), "--export", str(packed)])
 
 
 def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ def write(
     try:
         if export is not None:
             records.pack(found, export)
+    except OSError as error:
+        raise SystemExit(f"--export {export} could not be written: {error.strerror or error}") from error
+    try:
         compared = scores.comparisons([*found, *records.read_beside(add, found)])
         labels = {label for comparison in compared for label in comparison.labels}
         if baseline is not None and baseline not in labels:
@@ -130,7 +133,7 @@ def write(
         for file, content in contents.items():
             write_atomically(file, content.encode())
     except OSError as error:
-        raise SystemExit(f"the report could not be written: {error}") from error
+        raise SystemExit(f"the report could not be written to --out {out}: {error}") from error
     print(f"Report: {', '.join(map(str, contents))}")
 
 
