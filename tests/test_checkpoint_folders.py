@@ -92,7 +92,8 @@ def test_another_environment_is_refused(tmp_path: Path) -> None:
     checkpoints(tmp_path)
     with pytest.raises(ArgumentError, match="env has 0 VecNormalize wrappers, but the run had 1"):
         PPOClip.resume(tmp_path, pendulums())
-    with pytest.raises(ArgumentError, match=r"env.num_envs=3 is not allowed; allowed: 2"):
+    had = f"2, as the run in {tmp_path} had. Choose another folder for another run"
+    with pytest.raises(ArgumentError, match=f"env.num_envs=3 is not allowed; allowed: {had}"):
         PPOClip.resume(tmp_path, VecNormalize(make_vec_env("Pendulum-v1", 3)))
 
 

@@ -143,7 +143,8 @@ class Checkpoint:
         env = model.env
         assert env is not None
         if env.num_envs != self.n_envs:
-            refuse("env.num_envs", env.num_envs, f"{self.n_envs}, as the run had")
+            had = f"{self.n_envs}, as the run in {self.folder.parent} had. Choose another folder for another run"
+            refuse("env.num_envs", env.num_envs, had)
         processes = model.processes
         if processes.size != len(self.random_states):
             raise ArgumentError(
