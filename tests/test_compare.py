@@ -220,6 +220,18 @@ def test_a_faulty_file_is_refused(name: str, tmp_path: Path) -> None:
         main(["compare", "--hyperparams", str(tmp_path / name), "--dry-run", "--out", str(tmp_path / "out")])
 
 
+NOT_IN_FILE = [([], "'Pendulum-v1' or 'default'"), (["--entry", "mujoco"], "entry='mujoco'")]
+
+
+@pytest.mark.parametrize("entry, wanted", NOT_IN_FILE)
+def test_a_file_without_an_environment_is_named(entry: list[str], wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text(YML)
+    given = ["--hyperparams", str(tmp_path / "mine.yml"), "--envs", "Pendulum-v1", *entry]
+    expected = rf"^--hyperparams mine\.yml \(sha256 \w+\) has no hyperparameters for {wanted}, only for {ENV}$"
+    with pytest.raises(SystemExit, match=expected):
+        main(["compare", *given, "--dry-run", "--out", str(tmp_path / "out")])
+
+
 def test_hyperparameters_of_one_algorithm_are_for_it_alone() -> None:
     (_, fixed, unclipped) = plan_of("ppo_fixed_kl", "ppo_unclipped", seeds=1, parameters={"kl_coef": 0.5})
     assert fixed.hyperparameters["kl_coef"] == 0.5 and "kl_coef" not in unclipped.hyperparameters

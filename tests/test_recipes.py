@@ -270,6 +270,14 @@ def test_a_wrapper_that_cannot_be_imported_is_refused(wrapper: str) -> None:
         changed.make_env()
 
 
+@pytest.mark.parametrize("wrong", [1, [1], [RescaleAction, 1.5], "gymnasium.wrappers", {RescaleAction: 5}, {1: {}}])
+def test_what_is_no_wrapper_is_refused(wrong: Any) -> None:
+    changed = recipe("ppo_clip", "Pendulum-v1", env_wrapper=wrong)
+    expected = f"env_wrapper={wrong!r} is not allowed; allowed: None, a class, its import path, a dict"
+    with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}"):
+        changed.make_env()
+
+
 def test_a_class_in_policy_kwargs_can_be_named_by_its_path() -> None:
     named = recipe("ppo_clip", "CartPole-v1", policy_kwargs={"activation_fn": "torch.nn.ELU", "net_arch": [8]})
     assert named.arguments["policy_kwargs"] == {"activation_fn": nn.ELU, "net_arch": [8]}

@@ -286,8 +286,11 @@ def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperp
     """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
     # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
     name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
-    entries = recipes.entries_of(name) if conditions.file is None else conditions.file.entries
-    shared = recipes.select(entries, env_id, conditions.entry)
+    if conditions.file is None:
+        shared = recipes.select(recipes.entries_of(name), env_id, conditions.entry)
+    else:
+        file = f"--hyperparams {conditions.file.name}"
+        shared = recipes.select(conditions.file.entries, env_id, conditions.entry, file)
     recommended = shared.pop("n_timesteps", None)
     if conditions.file is None and setting.path in recipes.BASELINES:
         own = recipes.entries_of(setting.path)

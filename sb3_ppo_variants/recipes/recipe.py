@@ -225,9 +225,21 @@ def make_exact_vec_env(
 
 
 def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
-    for wrapper, arguments in list_wrappers(wrappers):
-        env = _load("env_wrapper", wrapper)(env, **arguments)
+    for wrapper, arguments in _load_wrappers(wrappers):
+        env = wrapper(env, **arguments)
     return env
+
+
+def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
+    """Load each of the wrappers, which are in the RL Zoo's format, with its arguments, the innermost first.
+
+    :raises ArgumentError: if one of them is no class or function, or cannot be imported
+    """
+    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in list_wrappers(env_wrapper)]
+    if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
+        allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
+        refuse("env_wrapper", env_wrapper, allowed)
+    return loaded
 
 
 def recipe(
@@ -259,23 +271,30 @@ def recipe(
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
 
 
-def select(entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
+def select(
+    entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None, file: str | None = None
+) -> Hyperparameters:
     """Select the hyperparameters for an environment.
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
     :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:`` and with
         the latest version if it has none, then ``"atari"`` for an Atari game or ``"default"`` for any other environment
+    :param file: the file of the hyperparameters, for the error message
     :raises ArgumentError: if the environment is not registered or there is no such entry
     """
     check_registered(env_id)
     if entry is None:
         spec = spec_of(env_id)
-        suited = (env_id, spec.id, "atari" if is_atari(spec) else "default")
-        entry = next((name for name in suited if name in entries), suited[-1])
-    if entry not in entries:
-        raise ArgumentError(f"there are no hyperparameters for entry={entry!r}, only for {', '.join(entries)}")
-    return deepcopy(entries[entry])
+        suited = dict.fromkeys((env_id, spec.id, "atari" if is_atari(spec) else "default"))
+        wanted = " or ".join(map(repr, suited))
+    else:
+        suited, wanted = {entry: None}, f"entry={entry!r}"
+    for name in suited:
+        if name in entries:
+            return deepcopy(entries[name])
+    has = "there are" if file is None else f"{file} has"
+    raise ArgumentError(f"{has} no hyperparameters for {wanted}, only for {', '.join(entries)}")
 
 
 def check_registered(env_id: str) -> None:
@@ -307,8 +326,8 @@ def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperpa
 
     :raises ArgumentError: if they do
     """
-    for wrapper, arguments in list_wrappers(env_wrapper):
-        if _load("env_wrapper", wrapper) is AtariWrapper and is_atari(spec_of(env_id)):
+    for wrapper, arguments in _load_wrappers(env_wrapper):
+        if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
 
 
