@@ -104,6 +104,16 @@ def test_noise_that_a_callback_changes_takes_effect(callback: Any) -> None:
     np.testing.assert_allclose(acted[1], acted[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name, n_envs", [("Discrete", 3), ("MultiBinary", 3), ("MultiDiscrete", 1)])
+def test_these_actions_are_those_of_the_reference(name: str, n_envs: int) -> None:
+    acted = [
+        rolled_out(noise_envs(SPACES[name], n_envs=n_envs), n_rollouts=2, fast=fast).rollout_buffer.actions
+        for fast in (False, True)
+    ]
+    assert len(np.unique(acted[0])) > 1
+    np.testing.assert_array_equal(acted[1], acted[0])
+
+
 class SameState(gym.Env):
     """Always returns the same observation."""
 
