@@ -351,14 +351,18 @@ def test_the_page_and_the_readme_have_the_numbers_beside_sb3() -> None:
     difference = statistics.differences(found)["ppo_clip protocol=sb3", SB3].estimate
     low, high = statistics.interval(own, other, level=0.9)
     better = statistics.probability_of_improvement(own, other)
-    page, readme = section("`PPOClip` beside SB3's `PPO`"), section("Numbers", ROOT / "README.md")
+    page, readme = section("`PPOClip` beside SB3's `PPO`"), " ".join(section("Numbers", ROOT / "README.md").split())
     value = f"{difference.value:.2f} ({difference.low:.2f} to {difference.high:.2f}"
     assert f"means differ by {value}; with 90% confidence, by {low:.2f} to {high:.2f})" in page
-    assert f"Their means differ by {value})" in readme
-    assert f"grid-item-card}} {value})\nis how far `PPOClip` is above" in (ROOT / "docs" / "index.md").read_text()
-    for text in (page, readme):
+    with_90 = f"{difference.value:.2f} ({low:.2f} to {high:.2f}"
+    assert f"Their means differ by {with_90} with 90% confidence)" in readme
+    home = " ".join((ROOT / "docs" / "index.md").read_text().split())
+    said = "is the difference in mean score between `PPOClip` and SB3's `PPO` in five MuJoCo environments, with 90%"
+    assert f"grid-item-card}} {with_90}) {said} confidence." in home
+    assert "the two are equivalent within 0.1." in home
+    for text, end in ((page, ""), (readme, " with 95%")):
         assert "equivalent within 0.1" in text and statistics.are_equivalent(own, other)
-        assert f"better than one of SB3's with a probability of {better}." in text
+        assert f"better than one of SB3's with a probability of {str(better).removesuffix(')')}{end})." in text
     of_envs = [matrices("sb3-1m")[label] for label in ("ppo_clip protocol=sb3", SB3)]
     alike = [env for env in of_envs[0] if statistics.are_equivalent(*(each[[env]].to_numpy() for each in of_envs))]
     assert alike == ["Reacher-v5"] and "five seeds show that only for Reacher." in page
