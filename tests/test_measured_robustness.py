@@ -116,8 +116,9 @@ def test_which_objectives_differ(scores: dict[str, Means], page: str) -> None:
         f"(p = {compared['mean'][ADAPTIVE, SPO].p:.2g})."
     ) in page
     for sentence in (
-        "in HalfCheetah, clipping is better than the adaptive KL penalty and SPO, in Hopper, the adaptive KL penalty "
-        "is better than SPO, in Walker2d, it and clipping are, and in BipedalWalker and Swimmer, no two limits differ.",
+        "- In HalfCheetah, clipping is better than the adaptive KL penalty and SPO. - In Hopper, the adaptive KL "
+        "penalty is better than SPO. - In Walker2d, clipping and the adaptive KL penalty are better than SPO. - In "
+        "BipedalWalker and Swimmer, no two limits differ.",
         "In BipedalWalker and Swimmer, all four limits are better than none beyond noise, and nothing else differs. In "
         "HalfCheetah, clipping is better than the adaptive KL penalty, SPO and no limit, and nothing else differs.",
         "In Hopper, all four limits are better than none, and the adaptive KL penalty is better than SPO. In Walker2d, "
