@@ -56,7 +56,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--anneal", action=argparse.BooleanOptionalAction, help="anneal the step size to 0")
     how.add_argument(
         "--resume-every", type=whole_number, metavar="STEPS",
-        help="write a checkpoint of each run every so many steps, so that the same command continues it after a kill",
+        help="checkpoint each run every STEPS steps, so that the same command resumes interrupted runs",
     )  # fmt: skip
     where = parser.add_argument_group("where to run")
     where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
