@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from committed import ROOT
 
@@ -42,16 +43,35 @@ def test_the_page_has_the_simulation(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["verdicts", "--report", str(ROOT / "results" / "verdicts.json")]) == 0
     page = (ROOT / "docs" / "compare.md").read_text()
     tables = capsys.readouterr().out.strip().split("\n\n")
-    assert len(tables) == 3 and all(table in page for table in tables)
+    assert len(tables) == 4 and all(table in page for table in tables)
+
+
+def test_what_the_page_says_about_settings_that_vary_more() -> None:
+    shares = pd.DataFrame(SHARES["by spread"])
+    greatest = shares[[*verdicts.DISTRIBUTIONS]].max(axis=1)
+    assert round(greatest[shares["of wider"] == shares["seeds"]].max(), 2) == 0.14
+    assert round(greatest[shares["of wider"] < shares["seeds"]].max(), 2) == 0.25
+    assert greatest[shares["of wider"] > shares["seeds"]].max() < 0.05
+    assert (greatest * (1 - greatest) / SHARES["cases"]).max() ** 0.5 < 0.014
+    # The seeds and environments with the greatest shares are in rows with skewed scores and one environment.
+    assert all(shares.loc[of_seeds["skewed"].idxmax(), "envs"] == 1 for _, of_seeds in shares.groupby("of wider"))
+    assert (greatest == shares["skewed"]).all()
+    page = " ".join((ROOT / "docs" / "compare.md").read_text().split())
+    assert "in up to 14% of the reports, most of all in a single environment and if scores are skewed" in page
+    assert "If the wider setting has fewer seeds, it is up to 25%, so give all settings the same number" in page
 
 
 def test_a_small_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, values in {"SETTINGS": (2,), "SEEDS": (3,), "ENVS": (1,), "SEEDS_COVERED": (3, 4)}.items():
+    sizes = {"SETTINGS": (2,), "SEEDS": (3,), "ENVS": (1,), "SEEDS_COVERED": (3, 4), "SEEDS_OF_BOTH": ((2, 2),)}
+    for name, values in sizes.items():
         monkeypatch.setattr(verdicts, name, values)
     assert main(["verdicts", "--cases", "20", "--json", str(tmp_path / "shares.json")]) == 0
     shares = json.loads((tmp_path / "shares.json").read_text())
     # Three runs against three cannot differ beyond noise.
     assert shares["told apart"] == [{"settings": 2, "seeds": 3, "envs": 1, "wrong": 0.0, "power": {"1": 0.0, "2": 0.0}}]
+    assert shares["by spread"] == [
+        {"seeds": 2, "of wider": 2, "envs": 1, "normal": 0.0, "skewed": 0.0, "heavy-tailed": 0.0}
+    ]
     assert len(shares["covered"]) == 6
     assert all((each["mean"] is None) is (each["seeds"] == 3) for each in shares["covered"])
 
