@@ -1,1 +1,1 @@
-"""Checks of the values of arguments."""
+"""Arguments: the rules for their values, and how command lines write them."""

@@ -246,7 +246,7 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
 def _tell_apart(records: list[Record]) -> list[Record]:
     """Give records different labels if they share one despite different hyperparameters, as when defaults changed.
 
-    The labels depend only on the values that changed, so that they are the same in all environments.
+    The labels depend only on the values that changed. They are the same in all environments that have the same values.
     """
     values = [{**record["hyperparameters"], "timesteps": record["timesteps"]} for record in records]
     digests = pd.DataFrame([{name: digest(value) for name, value in of_run.items()} for of_run in values])
