@@ -42,7 +42,9 @@ class WithMasks:
         return self._predict(observation, state, episode_start, deterministic, action_masks=masks)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_model"], name)
+        if name == "_model":  # A copy does not have it yet.
+            raise AttributeError(name)
+        return getattr(self._model, name)
 
 
 class MaskedEvalCallback(EvalCallback):

@@ -1,7 +1,7 @@
 """Policies with masks and a memory equal RecurrentPPO where everything is allowed, and MaskablePPO without a past."""
 
 from collections.abc import Iterator
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -322,7 +322,8 @@ def test_evaluations_during_training(tmp_path: Path) -> None:
     model = small_both(PPOClip, env, learning_rate=1e-2, batch_size=64, n_epochs=10).learn(1_200, evaluated)
     assert evaluated.model is model and np.load(tmp_path / "evaluations.npz")["results"].shape == (3, 40)
     assert evaluated.best_mean_reward == 1.0
-    best = PPOClip.load(tmp_path / "best_model")
+    best: Any = PPOClip.load(tmp_path / "best_model")
+    assert copy(WithMasks(best, env)).n_steps == best.n_steps == model.n_steps
     with pytest.warns(UserWarning, match="Monitor"):
         assert evaluate_policy(WithMasks(best, env), env, 40)[0] == 1.0
 

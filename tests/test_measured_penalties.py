@@ -281,3 +281,19 @@ def test_a_larger_target_in_humanoid(in_humanoid: scores.Comparison, humanoid: s
     assert "Seeds 5 to 9, which are newer than our choice of this target, alone give the same verdict." in humanoid
     origins = {(run["seed"] < 5, run["machine"], run["commit"]) for run in in_humanoid.records}
     assert len(origins) == 2 and "come from another processor and a later commit" in humanoid
+
+
+def test_the_answer_of_the_faq(measured: scores.Comparison, in_humanoid: scores.Comparison) -> None:
+    alike = {
+        CLIP: [STRONG, WEAK, ADAPTIVE, LARGER],
+        SMALLER[CLIP]: [SMALLER[name] for name in (STRONG, WEAK, ADAPTIVE)],
+    }
+    assert {(clip, penalty) for clip, penalties in alike.items() for penalty in penalties} <= better(
+        measured.differences
+    )
+    assert {(CLIP, label) for label in IN_HUMANOID if label != CLIP} <= better(in_humanoid.differences)
+    answer = " ".join((ROOT / "docs" / "faq.md").read_text().split())
+    assert (
+        "(results/index.md#penalties-in-humanoid), with ten seeds, clipping is better beyond noise than each penalty "
+        "that begins with the same standard deviation."
+    ) in answer

@@ -44,13 +44,12 @@ def check_evaluations(callback: BaseCallback, kind: PolicyKind) -> None:
     :raises ArgumentError: if one will
     """
     for one in walk(callback):
-        name, module = type(one).__name__, type(one).__module__
-        forgets = kind.has_memory and module == MASKABLE_CALLBACKS and isinstance(one, EvalCallback)
+        forgets = kind.has_memory and type(one).__module__ == MASKABLE_CALLBACKS
         if kind.takes_masks and (type(one) is EvalCallback or forgets):
             problem = "drops the memory of the policy when it passes masks" if forgets else "passes no action masks"
             raise ArgumentError(
-                f"callback: {name} {problem}: use sb3_ppo_variants.evaluation.MaskedEvalCallback, which takes the same "
-                "arguments"
+                f"callback: {type(one).__name__} {problem}: use sb3_ppo_variants.evaluation.MaskedEvalCallback, which "
+                "takes the same arguments"
             )
 
 

@@ -222,12 +222,14 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
         of_env = {name: value for name, value in shared.items() if name in COMPARED_ENVIRONMENT_KEYS}
         randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
         found = [resolve(setting, env, conditions) for setting in settings]
+        _refuse_other_budgets(
+            env, {each.timesteps: setting.label for setting, each in zip(settings, found, strict=True)}
+        )
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
         for setting, (hyperparameters, timesteps, dropped) in zip(settings, found, strict=True):
             first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
             if dropped:
                 notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
-    _refuse_other_budgets(first)
     # Equality, unlike a digest, takes 3 and 3.0 for the same number.
     unlabelled = [(run, {**run.identity, "label": None}) for run in first]
     for (one, identity), (other, same) in combinations(unlabelled, 2):
@@ -249,15 +251,14 @@ def _check_resumable(settings: list[Setting], every: int | None) -> None:
             )
 
 
-def _refuse_other_budgets(runs: list[Run]) -> None:
+def _refuse_other_budgets(env: str, by_steps: dict[int, str]) -> None:
     """Refuse settings that would train for different numbers of steps, as those of two protocols may."""
-    steps = {(run.env, run.timesteps): run.label for run in runs}
-    for (env, one), (same, other) in combinations(steps, 2):
-        if env == same:
-            raise ArgumentError(
-                f"{steps[env, one]} would train for {one:,} steps in {env}, and {steps[env, other]} for {other:,}: "
-                "choose one number with --timesteps"
-            )
+    if len(by_steps) > 1:
+        (one, label), (other, another), *_ = by_steps.items()
+        raise ArgumentError(
+            f"{label} would train for {one:,} steps in {env}, and {another} for {other:,}: choose one number with "
+            "--timesteps"
+        )
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:

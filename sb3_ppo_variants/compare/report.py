@@ -222,10 +222,9 @@ class Section:
 
     def _normalised(self) -> list[str]:
         comparison = self.comparison
-        with_protocol = comparison.scaling != (comparison.own.labels or comparison.labels)
         beside = {
-            "Settings with a protocol of their own": with_protocol,
-            "Runs that were recorded elsewhere": comparison.own.labels and comparison.added,
+            "Settings with a protocol of their own": comparison.scaling != comparison.scaled_by.labels,
+            "Runs that were recorded elsewhere": comparison.scaled_by.labels != comparison.labels,
         }
         others = [NOT_SCALING.format(who=who) for who, are_there in beside.items() if are_there]
         blocks = ["### Normalised scores", NORMALISED, *others]

@@ -90,13 +90,18 @@ class Comparison:
 
         They are those without a protocol of their own. Runs that were recorded elsewhere change no score but their own.
         """
-        own = self.own.labels or self.labels
-        return [label for label in own if own_protocol(label) is None] or own
+        labels = self.scaled_by.labels
+        return [label for label in labels if own_protocol(label) is None] or labels
 
     @cached_property
     def own(self) -> "Comparison":
         """The comparison without the runs that were recorded elsewhere."""
         return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
+
+    @property
+    def scaled_by(self) -> "Comparison":
+        """The runs that may set the scale: those of this comparison or, if there are none, those recorded elsewhere."""
+        return self.own if self.own.records else self
 
     @property
     def added(self) -> list[str]:
@@ -126,7 +131,7 @@ class Comparison:
         """
         best: dict[str, Record] = {}
         for env in self.envs:
-            of_env = [record for record in self.own.records or self.records if record["env"] == env]
+            of_env = [record for record in self.scaled_by.records if record["env"] == env]
             runs = [record for record in of_env if record["score"] is not None]
             low = self.random_scores.get(env, -math.inf)
             learned = [run for run in runs if run["label"] in self.scaling and cast(float, run["score"]) > low]

@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch as th
@@ -11,7 +11,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives import Batch, gradient_of, has_gradient
+from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of, has_gradient
 from sb3_ppo_variants.objectives.objective import DERIVED, OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class OwnObjective:
     def _by_gradient(
         self, rows: np.ndarray, advantages: np.ndarray, known: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        objective = self._plan.objective
-        assert has_gradient(objective)
+        objective = cast(ArrayObjective, self._plan.objective)
         source = partial(self._columns.read, rows=rows, convert=np.asarray)
         batch: Batch[np.ndarray] = Batch(None, advantages, source=source, **known)
         self._losses[: len(rows)], *slopes = gradient_of(objective, batch)
