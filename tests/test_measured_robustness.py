@@ -126,6 +126,11 @@ def test_which_objectives_differ(scores: dict[str, Means], page: str) -> None:
         "nothing else differs.",
     ):
         assert sentence in page
+    # What the FAQ says of configurations that were searched for is what BETTER and HELD_OUT say.
+    faq = " ".join((PAGE.parent / "faq.md").read_text().split())
+    assert "(robustness.md), clipping is better than the adaptive penalty in HalfCheetah." in faq
+    assert (CLIPPING, ADAPTIVE) in BETTER[WALKER][0] and (ADAPTIVE, CLIPPING) in HELD_OUT[WALKER][2]
+    assert "clipping is better than the adaptive penalty in Walker2d if both were tuned there, and the adaptive" in faq
     # Nothing is better than clipping, and no limit is worse than all others in the mean.
     which = " ".join((PAGE.parent / "which_objective.md").read_text().split())
     assert "none of four others scores more beyond noise in five environments." in which
