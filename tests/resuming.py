@@ -14,6 +14,7 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from helpers import small
 from sb3_ppo_variants import ExactCheckpointCallback
 
 
@@ -120,6 +121,30 @@ def run(
         model.learn(model.remaining_timesteps, callback=checkpoints(), reset_num_timesteps=False, **learn)
     model.env.close()
     return state(model), written.values
+
+
+def assert_exact(
+    make_model: Callable[[], Any],
+    make_env: Callable[[], VecEnv],
+    folder: Path,
+    total: float,
+    every: int,
+    kill_at: int,
+    others: Callable[[], list[Any]] = list,
+    **learn: Any,
+) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+    """Assert that a run that is interrupted and resumed is the run that is not, which is returned."""
+    whole, cut = (
+        run(make_model, make_env, folder / str(at), total, every, at, others, **learn) for at in (None, kill_at)
+    )
+    assert cut == whole
+    return whole
+
+
+def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:
+    """Assert that runs of a small model resume exactly."""
+    _, logged = assert_exact(lambda: small(cls, make_env(), **arguments), make_env, folder, 200, 64, kill_at)
+    assert len(logged) > 1
 
 
 def pendulums(vec_env_cls: Any = DummyVecEnv, **arguments: Any) -> VecEnv:

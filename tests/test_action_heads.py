@@ -11,6 +11,7 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
+from resuming import exact
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -18,7 +19,6 @@ from stable_baselines3.common.vec_env import VecMonitor
 from test_asymmetric import KEYS, SPACE
 from test_fast_update import assert_same_update, collected
 from test_hybrid import KICK
-from test_resume import exact
 from torch import nn
 from torch.distributions import AffineTransform, Beta, Independent, Normal, TanhTransform, TransformedDistribution
 from torch.distributions.kl import kl_divergence

@@ -10,12 +10,12 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
+from resuming import exact
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from test_fast_rollout import rolled_out
 from test_fast_update import assert_same_update, collected
-from test_resume import exact
 
 from helpers import BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL, SeparateUpdates

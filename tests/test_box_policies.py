@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from resuming import pendulums
+from resuming import exact, pendulums
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
-from test_resume import exact
 
 from helpers import (
     BOX,

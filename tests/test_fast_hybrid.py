@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from resuming import exact
 from test_fast_distributions import Everything
 from test_fast_images import updated
 from test_fast_rollout import assert_records_the_policy, rolled_out
 from test_fast_update import CASES, assert_same_update, collected
 from test_hybrid import KICK, NESTED
-from test_resume import exact
 
 from helpers import noise_envs, small, update
 from sb3_ppo_variants import (

@@ -12,7 +12,7 @@ import torch as th
 import torch.distributed as dist
 from masked_envs import MULTI, masked_envs, small_masked
 from recurrence import SMALL, ragged_envs, small_recurrent
-from resuming import pendulums, run
+from resuming import assert_exact, pendulums
 from stable_baselines3.common.vec_env import VecEnv
 
 from helpers import (
@@ -359,11 +359,7 @@ def test_both_paths_take_the_same_steps_in_two_processes() -> None:
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("objective", [EWMA(SPO(0.2)), *OBJECTIVES])
 def test_resumed_exactly(objective: Any, tmp_path: Path) -> None:
-    whole, cut = (
-        run(lambda: small(PPOCustom, pendulums(), objective=objective), pendulums, tmp_path / str(at), 160, 64, at)
-        for at in (None, 100)
-    )
-    assert cut == whole
+    assert_exact(lambda: small(PPOCustom, pendulums(), objective=objective), pendulums, tmp_path, 160, 64, 100)
 
 
 @pytest.mark.sampled(3)

@@ -15,7 +15,7 @@ from faulty import WITHIN, Fault, faulty_envs
 from masked_envs import MULTI, masked_envs
 from parity import train
 from recurrence import SMALL, ragged_envs
-from resuming import pendulums, run
+from resuming import exact, pendulums
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
@@ -150,18 +150,7 @@ def test_an_optimizer_of_the_reference_path_goes_on_with_a_fused_kernel() -> Non
 
 @pytest.mark.parametrize("arguments", [{}, {"use_sde": True}, {"updates": SeparateUpdates()}], ids=str)
 def test_a_resumed_run_is_the_same(arguments: dict[str, Any], tmp_path: Path) -> None:
-    whole, cut = (
-        run(
-            lambda: small(PPOAdaptiveKL, pendulums(), device=GPU, **arguments),
-            pendulums,
-            tmp_path / f"{at}",
-            200,
-            64,
-            at,
-        )
-        for at in (None, 150)
-    )
-    assert cut == whole
+    exact(PPOAdaptiveKL, pendulums, tmp_path, device=GPU, **arguments)
 
 
 def test_numbers_that_are_not_finite_end_training() -> None:

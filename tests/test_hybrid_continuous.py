@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from resuming import exact
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from test_hybrid import FORCE, KICK
-from test_resume import exact
 from torch.distributions import Beta, Categorical, Independent, Normal, kl_divergence
 
 from helpers import NoiseEnv, collect, noise_envs, save, small

@@ -14,6 +14,7 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, MaskedNoiseEnv
 from parity import train
+from resuming import exact
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
@@ -21,7 +22,6 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from test_hybrid import KICK, NESTED
-from test_resume import exact
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from helpers import (

@@ -13,6 +13,7 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from resuming import exact
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -27,7 +28,6 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 from test_hybrid import FORCE, KICK, NESTED, same
-from test_resume import exact
 
 from helpers import (
     BOX,

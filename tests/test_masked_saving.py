@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from masked_envs import MASKED_SPACES, MULTI, masked_envs, small_masked
-from resuming import run
+from resuming import assert_exact
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.utils import LinearSchedule
@@ -83,17 +83,11 @@ def test_a_plain_model_is_no_masked_one() -> None:
     assert "Maskable" not in type(model.policy).__name__
 
 
-def resumed(make_model: Any, make_env: Any, folder: Path) -> None:
-    whole, cut = (run(make_model, make_env, folder / str(at), 240, 64, at) for at in (None, 170))
-    assert cut == whole
-    assert len(whole[1]) > 1
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_exact_resume(variant: Any, fast: bool, tmp_path: Path) -> None:
-    resumed(lambda: small_masked(variant, fast=fast), lambda: masked_envs(MULTI), tmp_path)
+    assert_exact(lambda: small_masked(variant, fast=fast), lambda: masked_envs(MULTI), tmp_path, 240, 64, 170)
 
 
 @pytest.mark.slow
@@ -101,4 +95,4 @@ def test_exact_resume_with_workers_and_normalisation(tmp_path: Path) -> None:
     def make_env() -> VecEnv:
         return VecNormalize(masked_envs(MULTI, n_envs=2, vec_env=SafeSubprocVecEnv))
 
-    resumed(lambda: small_masked(PPOAdaptiveKL, make_env(), **SEPARATE), make_env, tmp_path)
+    assert_exact(lambda: small_masked(PPOAdaptiveKL, make_env(), **SEPARATE), make_env, tmp_path, 240, 64, 170)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from faulty import AT_END, Fault, faulty_envs, stopped
-from resuming import pendulums, run
+from resuming import exact, pendulums
 from stable_baselines3 import PPO
 from test_fast_update import assert_same_update, collected
 from torch.nn import functional as F
@@ -220,11 +220,7 @@ def test_it_is_saved() -> None:
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_resume_is_exact(fast: bool, tmp_path: Path) -> None:
-    whole, cut = (
-        run(lambda: small(Averaged, pendulums(), fast=fast), pendulums, tmp_path / str(at), 200, 64, at)
-        for at in (None, 150)
-    )
-    assert cut == whole and len(whole[1]) > 1
+    exact(Averaged, pendulums, tmp_path, fast=fast)
 
 
 class Spoiling(PPOClip):

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from resuming import KillAt, Killed, pendulums, run
+from resuming import KillAt, Killed, assert_exact, pendulums
 from stable_baselines3.common import callbacks as stock
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -44,12 +44,9 @@ def test_all_that_is_logged_beside_evaluations_is_equal(wrap: Any, kill_at: int,
     def others() -> list[Any]:
         return [evaluation(env=wrap(pendulums()), deterministic=first)]
 
-    whole, cut = (
-        run(lambda: small(env=wrap(pendulums())), lambda: wrap(pendulums()), tmp_path / str(at), 200, 64, at, others)
-        for at in (None, kill_at)
-    )
-    assert cut == whole
-    assert sum("eval/mean_reward" in values for values in whole[1].values()) == 8
+    make_env = lambda: wrap(pendulums())  # noqa: E731
+    _, logged = assert_exact(lambda: small(env=make_env()), make_env, tmp_path, 200, 64, kill_at, others)
+    assert sum("eval/mean_reward" in values for values in logged.values()) == 8
 
 
 @pytest.mark.sampled(2)

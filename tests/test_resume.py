@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from resuming import KillAt, Killed, pendulums, run, state
+from resuming import KillAt, Killed, assert_exact, exact, pendulums, run, state
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -21,16 +20,6 @@ from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptive
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
-
-
-def exact(cls: Any, make_env: Callable[[], VecEnv], folder: Path, kill_at: int = 150, **arguments: Any) -> None:
-    learn = {name: arguments.pop(name) for name in ("log_interval",) if name in arguments}
-    whole, cut = (
-        run(lambda: small(cls, make_env(), **arguments), make_env, folder / str(at), 200, 64, at, **learn)
-        for at in (None, kill_at)
-    )
-    assert cut == whole
-    assert len(whole[1]) > 1
 
 
 @pytest.mark.sampled(4)
@@ -49,12 +38,8 @@ def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("total", [2e2, 200.3])
 def test_a_number_of_steps_that_is_no_integer(total: float, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"learning_rate": LinearSchedule(1e-3, 0.0, 1.0)}  # It depends on the number.
-    whole, cut = (
-        run(lambda: small(PPOClip, pendulums(), **arguments), pendulums, tmp_path / str(at), total, 64, at)
-        for at in (None, 150)
-    )
-    assert cut == whole
-    assert whole[0]["counts"][2] == total
+    end, _ = assert_exact(lambda: small(env=pendulums(), **arguments), pendulums, tmp_path, total, 64, 150)
+    assert end["counts"][2] == total
 
 
 def test_in_processes(tmp_path: Path) -> None:
@@ -75,11 +60,8 @@ def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, 
     """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""
     pytest.importorskip("Box2D")
     make = partial(make_vec_env, "BipedalWalker-v3", 2, seed=1, vec_env_cls=vec_env_cls)
-    whole, cut = (
-        run(lambda: small(PPOClip, make()), make, tmp_path / str(at), 2400, 600, kill_at=at) for at in (None, 1500)
-    )
-    assert cut == whole
-    assert len(whole[0]["episodes"]) > 2
+    end, _ = assert_exact(lambda: small(env=make()), make, tmp_path, 2400, 600, 1500)
+    assert len(end["episodes"]) > 2
 
 
 def test_in_envpool(tmp_path: Path) -> None:
@@ -179,13 +161,9 @@ def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("log_interval", [2, 3, None])
 def test_the_log_goes_on_with_the_iterations(log_interval: int | None, tmp_path: Path) -> None:
-    learn: dict[str, Any] = {"log_interval": log_interval}
-    whole, cut = (
-        run(lambda: small(PPOClip, pendulums()), pendulums, tmp_path / str(at), 300, 96, at, **learn)
-        for at in (None, 250)
-    )
-    assert cut == whole
-    assert list(whole[1]) == ([] if log_interval is None else list(range(32 * log_interval, 321, 32 * log_interval)))
+    make = lambda: small(env=pendulums())  # noqa: E731
+    _, logged = assert_exact(make, pendulums, tmp_path, 300, 96, 250, log_interval=log_interval)
+    assert list(logged) == ([] if log_interval is None else list(range(32 * log_interval, 321, 32 * log_interval)))
 
 
 def test_a_run_that_is_cut_twice(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resuming import pendulums
+from resuming import exact, pendulums
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
-from test_resume import exact
 
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, save
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
