@@ -20,7 +20,7 @@ from sb3_ppo_variants.variants import PPOClip
 class NoSnapshot:
     """Replaces ``Snapshot``, and saves nothing that could be restored."""
 
-    def __init__(self, policy: object, optimizers: object, proximal: object):
+    def __init__(self, *owners: object):
         pass
 
 

@@ -17,9 +17,8 @@ from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule, docum
 from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import ValueLoss
-from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped, list_objectives
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
-from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
 from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
@@ -410,8 +409,3 @@ class PPOCustom(PPOBase):
                 f"is logged as train/{taken[0]}: give it another name"
             )
         return objective
-
-
-# These are saved as their fields, without pickle.
-for _name, _objective in list_objectives().items():
-    register_plain(_name, _objective)

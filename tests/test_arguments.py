@@ -9,7 +9,7 @@ from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,7 @@ from bad_arguments import BAD, UNNAMED, refused
 from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.arguments.rules import FINITE
 from sb3_ppo_variants.base import PPOBase
 
 NAN, INF = float("nan"), float("inf")
@@ -89,7 +90,9 @@ def test_bad_values_are_refused_at_construction(i: int) -> None:
         assert message in str(error)
     else:
         assert isinstance(error, ArgumentError)
-        assert re.match(rf"{name}.* (is not allowed; allowed: |has no entry |needs |holds |pass )", str(error), re.S)
+        assert re.match(
+            rf"{name}.* (is not allowed; allowed: |has no entry |needs |cannot hold |pass )", str(error), re.S
+        )
 
 
 def test_the_page_says_how_many_bad_values_there_are() -> None:
@@ -124,6 +127,7 @@ def test_an_argument_that_a_later_policy_of_sb3_takes(monkeypatch: pytest.Monkey
     names = inspect.signature(present).parameters.values()
     added = inspect.Parameter("dropout", inspect.Parameter.KEYWORD_ONLY, default=0.0)
     later.__signature__ = inspect.Signature([*names, added])  # type: ignore[attr-defined]
+    later.__module__ = present.__module__
     monkeypatch.setattr(ActorCriticPolicy, "__init__", later)
     env = NoiseEnv(BOX)
     PPOClip("MlpPolicy", env, policy_kwargs={"dropout": 0.5})
@@ -170,9 +174,9 @@ def test_environments_that_do_not_fit(variant: Any) -> None:
         variant("MlpPolicy", NoiseEnv(spaces.Box(-np.inf, np.inf, (2,))))
     with pytest.raises(ArgumentError, match=r"^env=None: pass an environment"):
         variant("MlpPolicy", None)
-    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*DictRolloutBuffer.* holds Dict obs"):
+    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*DictRoll.* cannot hold .* use RolloutBuffer"):
         variant("MlpPolicy", NoiseEnv(BOX), rollout_buffer_class=DictRolloutBuffer)
-    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*RolloutBuffer.* cannot hold Dict obs"):
+    with pytest.raises(ArgumentError, match=r"^rollout_buffer_class=.*RolloutBuffer.* cannot hold .* use DictRoll"):
         env = NoiseEnv(BOX, spaces.Dict({"a": spaces.Discrete(3)}))
         variant("MultiInputPolicy", env, rollout_buffer_class=RolloutBuffer)
 
@@ -311,3 +315,21 @@ def test_checks_do_not_depend_on_assert(tmp_path: Path) -> None:
     """
     run = ended(run_optimized, textwrap.dedent(script), folder=tmp_path)
     assert run.stdout.split() == ["False", "8"], run.stderr
+
+
+class Shifted(PPOClip):
+    """Has an argument that may be negative, and none that is a schedule."""
+
+    own_rules: ClassVar[Any] = {**PPOClip.own_rules, "shift": FINITE}
+
+    def __init__(self, *args: Any, shift: float, **arguments: Any):
+        self.shift = shift
+        super().__init__(*args, **arguments)
+
+
+def test_the_current_value_of_an_argument_of_ones_own() -> None:
+    model = Shifted("MlpPolicy", noise_envs(BOX), shift=-1.0)
+    assert model.current_argument("shift") == -1.0
+    model.shift = float("nan")
+    with pytest.raises(ArgumentError, match=r"^shift\(1\)=nan is not allowed; .* a finite number"):
+        model.current_argument("shift")

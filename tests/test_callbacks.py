@@ -48,8 +48,16 @@ def evaluates(**callbacks: Any) -> EvalCallback:
     return EvalCallback(NoiseEnv(BOX), n_eval_episodes=1, eval_freq=4, verbose=0, **callbacks)
 
 
+class Keeps(Forgets):
+    """Has attributes with the names of those of SB3's callbacks."""
+
+    callbacks = {"a": 1}  # noqa: RUF012
+    callback = "b"
+
+
 SILENT: dict[str, tuple[Callable[[], Any], str]] = {
     "a callback": (lambda: Forgets(), "Forgets"),
+    "a callback with other attributes": (lambda: Keeps(), "Keeps"),
     "a function": (lambda: forgets, "forgets"),
     "in a list": (lambda: [Answers(), Forgets(), Answers()], "Forgets"),
     "after one that stops": (lambda: [Answers(False), Forgets()], "Forgets"),

@@ -1,7 +1,7 @@
 """A worked example of each part that can be added. The page about the architecture shows them."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
 from sb3_ppo_variants import (
+    ArgumentError,
     ArrayObjective,
     Batch,
     Gradient,
@@ -31,6 +32,7 @@ from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.policies import kind as families
 from sb3_ppo_variants.policies.kind import Family, PolicyKind, kind_of_class
+from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates.plan import Descent, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
@@ -168,8 +170,8 @@ class MoreValueEpochs(JointUpdates):
 
     epochs: int
 
-    def descents(self, model: Trained) -> list[Descent]:
-        (joint,) = super().descents(model)
+    def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
+        (joint,) = super().descents(model, stop)
         value = Descent(
             joint.optimizer, joint.parameters, joint.learning_rate, self.epochs, joint.max_grad_norm, of_policy=False
         )
@@ -194,6 +196,25 @@ def test_an_update() -> None:
         theirs.policy.optimizer.step()
     ours = trained(PPOClip, updates=MoreValueEpochs(1), fast=False)
     assert th.equal(flat_weights(ours), flat_weights(theirs))
+
+
+def test_descents_with_the_same_optimizer_have_their_own_step_sizes() -> None:
+    @dataclass(frozen=True)
+    class Twice(JointUpdates):
+        rates: tuple[float, float]
+
+        def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
+            (joint,) = super().descents(model, stop)
+            return [replace(joint, learning_rate=rate) for rate in self.rates]
+
+    still = PPOClip("MlpPolicy", noise_envs(BOX), **SETTINGS)
+    for rates in ((1e-2, 0.0), (0.0, 1e-2)):
+        model = PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice(rates), **SETTINGS)
+        # Adam's first step changes parameters by about its step size.
+        assert (flat_weights(model.learn(16)) - flat_weights(still)).abs().max() > 9e-3
+        assert model.policy.optimizer.param_groups[0]["lr"] == rates[1]
+    with pytest.raises(ArgumentError, match="fast=True is not possible, because several descents share an optimizer"):
+        PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice((1e-3, 1e-3)), fast=True, **SETTINGS)
 
 
 # A backend: what it can compute, and how.

@@ -104,6 +104,8 @@ CASES: dict[str, dict[str, Any]] = {
     "masks": {"env": partial(masked_envs, MULTI), "policy": "MaskableMlpLstmPolicy"},
     "images": {"env": partial(ragged_envs, space=IMAGE), "policy": "CnnLstmPolicy"},
     "dictionaries": {"env": partial(ragged_envs, space=DICT), "policy": "MultiInputLstmPolicy"},
+    "masks and images": {"env": partial(masked_envs, MULTI, IMAGE), "policy": "MaskableCnnLstmPolicy"},
+    "masks and dictionaries": {"env": partial(masked_envs, MULTI, DICT), "policy": "MaskableMultiInputLstmPolicy"},
     "shared": {"policy_kwargs": {**GRU, "shared_lstm": True, "enable_critic_lstm": False}},
     "no GRU of the critic": {"policy_kwargs": {**GRU, "enable_critic_lstm": False}},
     "layers": {"policy_kwargs": {**GRU, "n_lstm_layers": 2}},

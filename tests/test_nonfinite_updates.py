@@ -185,7 +185,7 @@ class OddBuffers(FlattenExtractor):
 def test_buffers_of_any_layout_and_shape() -> None:
     model = model_for(faulty_envs(None), fast=False, policy_kwargs={"features_extractor_class": OddBuffers})
     model.learn(N_STEPS * N_ENVS)
-    snapshot, before = Snapshot(model.policy, []), deepcopy(model.policy.state_dict())
+    snapshot, before = Snapshot(model.policy), deepcopy(model.policy.state_dict())
     for _ in range(2):
         model.policy.predict_values(th.ones(3, *model.observation_space.shape))
         model.policy.features_extractor.sparse *= 2

@@ -141,14 +141,14 @@ class Dictionaries(RecurrentDictRolloutBuffer):
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "plain buffer": ({"rollout_buffer_class": RolloutBuffer}, "use RecurrentRolloutBuffer or a subclass"),
-    "buffer of dictionaries": ({"rollout_buffer_class": Dictionaries}, "holds Dict observations"),
+    "buffer of dictionaries": ({"rollout_buffer_class": Dictionaries}, "use RecurrentRolloutBuffer or a subclass"),
     "buffer of arrays": (
         {"rollout_buffer_class": RecurrentRolloutBuffer, "policy": "MultiInputLstmPolicy", "env": DICT},
         "use RecurrentDictRolloutBuffer or a subclass",
     ),
     "buffer of LSTMs": (
         {"rollout_buffer_class": RecurrentRolloutBuffer, "policy": "MlpPolicy", "policy_kwargs": None},
-        "cannot hold the rollouts of a ActorCriticPolicy; use RolloutBuffer",
+        "cannot hold rollouts of ActorCriticPolicy; use RolloutBuffer",
     ),
     "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
     "dictionaries for a vector": ({"env": DICT}, "does not support Dict observations: use 'MultiInputLstmPolicy'"),

@@ -1,5 +1,6 @@
 """A script that is submitted repeatedly continues where it stopped."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from helpers import VARIANTS
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
 from sb3_ppo_variants.objectives import AdaptiveKL, AdaptiveReverseKL, Clipped, Unclipped
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, get_arguments
 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
@@ -152,6 +153,27 @@ class Taught(PPOClip):
     def __init__(self, *args: Any, teacher: Any = None, **arguments: Any):
         self.teacher = teacher
         super().__init__(*args, **arguments)
+
+
+class Hidden(PPOClip):
+    """Keeps an argument under another name."""
+
+    def __init__(self, *args: Any, bonus: float = 0.0, **arguments: Any):
+        self._bonus = bonus
+        super().__init__(*args, **arguments)
+
+
+def test_arguments_that_cannot_be_compared_are_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"cannot tell .* the same bonus, .* set self\.bonus in its constructor"):
+        Hidden.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, bonus=1.0)
+    assert Hidden.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS)._bonus == 0.0
+
+
+def test_the_arguments_of_a_checkpoint_are_those_of_the_constructor() -> None:
+    compared = get_arguments(Taught("MlpPolicy", pendulums(), **ARGUMENTS, teacher=max))
+    others = {"env", "device", "verbose", "tensorboard_log", "_init_setup_model"}
+    assert compared.keys() == {*inspect.signature(PPOClip).parameters, "teacher"} - others
+    assert compared["teacher"] is max and compared["n_steps"] == 16
 
 
 @pytest.mark.parametrize("teacher", [nn.Linear(4, 2), max, lambda one, two: one])

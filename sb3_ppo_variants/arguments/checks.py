@@ -98,7 +98,7 @@ def check_policy(
     of_distribution = {name: arguments[name] for name in OF_DISTRIBUTION if name in foreign}
     by_part = isinstance(of_distribution.get("distribution"), Mapping)
     drawn_from = None if by_part else distribution_of(**of_distribution)
-    constructor = next(cls for cls in policy_class.__mro__ if "__init__" in vars(cls)).__module__
+    constructor = policy_class.__init__.__module__
     of_memory = OF_MEMORY if constructor == RECURRENT else ()
     also = (*OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_memory)
     check_names("policy_kwargs", [n for n in arguments if n not in keys], policy_class, GIVEN_TO_POLICY, also)

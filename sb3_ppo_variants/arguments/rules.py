@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
@@ -98,7 +98,7 @@ NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.in
 FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
 COUNT = integer("an integer >= 1", lambda value: value >= 1)
 FLAG = instance("True or False", bool, np.bool_)
-AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool) or value == "auto")
+AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool | str) and value in (True, False, "auto"))
 NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
 
 
@@ -131,7 +131,6 @@ RULES: Mapping[str, Rule] = {
         lambda value: isinstance(value, str) or _is_policy(value),
     ),
     "env": Rule("an environment or the id of one", _is_env).or_none(),
-    "learning_rate": NON_NEGATIVE.or_schedule(),
     "n_steps": COUNT,
     "batch_size": COUNT,
     "n_epochs": COUNT,
@@ -290,20 +289,6 @@ def _check_is_flat(action_space: AnySpace) -> None:
             f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), {flat})"
         )
-
-
-def check_buffer(buffer_class: type[RolloutBuffer] | None, observation_space: AnySpace) -> None:
-    """Check that the buffer can hold the observations.
-
-    :raises ArgumentError: if it cannot
-    """
-    if isinstance(observation_space, spaces.Dict):
-        if buffer_class is RolloutBuffer:
-            raise ArgumentError(
-                f"rollout_buffer_class={buffer_class} cannot hold Dict observations; use DictRolloutBuffer"
-            )
-    elif buffer_class is not None and issubclass(buffer_class, DictRolloutBuffer):
-        raise ArgumentError(f"rollout_buffer_class={buffer_class} holds Dict observations, not {observation_space}")
 
 
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool | str) -> None:

@@ -21,7 +21,7 @@ class Backend(Protocol):
     """Computes rollouts and updates. A backend has no state of its own."""
 
     name: str
-    """The name of the backend in tables; backends that share a library share its name."""
+    """The name of the backend in tables."""
     path: str
     """``"reference"`` or ``"fast"``."""
     has_memory: bool

@@ -146,6 +146,8 @@ def check_parameters(parameters: Collection[nn.Parameter]) -> None:
 
 def check_optimizers(parameters: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
     """Check that the optimizers are plain Adam optimizers that together train exactly these parameters."""
+    if len({*optimizers}) < len(optimizers):
+        raise ObstacleError("several descents share an optimizer")
     trained: list[nn.Parameter] = []
     for optimizer in optimizers:
         if type(optimizer) is not th.optim.Adam:

@@ -23,9 +23,9 @@ from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.run import Ended, Measured, Snapshot, check_finite_parameters
+from sb3_ppo_variants.updates.run import Measured, Snapshot, check_finite_parameters
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
@@ -147,7 +147,7 @@ class TorchUpdate:
 
     def __init__(self, plan: UpdatePlan):
         self._plan = plan
-        self._before = Snapshot(plan.kind.policy, plan.optimizers, plan.proximal)
+        self._before = Snapshot(plan.kind.policy, *plan.optimizers, *([] if plan.proximal is None else [plan.proximal]))
         self._old = self._old_parameters()
         self._normalize: Callable[[th.Tensor], th.Tensor] = lambda advantages: advantages
         if plan.normalize_advantage == "rollout":
@@ -187,6 +187,7 @@ class TorchUpdate:
         self._descent, stop, adaptive = descent, descent.stop, descent.adaptive
         self._measured: dict[str, list[th.Tensor]] = {}
         mean, rate, epochs, early, statistic = self._plan.processes.mean, descent.learning_rate, 0, 0, 0.0
+        update_learning_rate(descent.optimizer, rate)
         while epochs < descent.epochs and not (early and stop is not None and stop.ends == "update"):
             epochs += 1
             self._epoch_start = len(self._measured.get("loss", ()))

@@ -53,8 +53,6 @@ RELIED_ON = (
 
 
 def _check_plan(plan: UpdatePlan) -> None:
-    if not plan.kind.has_memory:
-        raise ObstacleError("the policy has no LSTM")
     policy = plan.kind.policy
     check_overrides(plan, RELIED_ON)
     for lstm in _lstms(policy):

@@ -30,7 +30,6 @@ from sb3_ppo_variants.arguments.rules import (
     Rule,
     as_schedule,
     check_arguments,
-    check_buffer,
     check_settings,
     current_value,
     instance,
@@ -81,10 +80,11 @@ from sb3_ppo_variants.updates.separate import divide, separate
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
 """The arguments of SB3's constructor."""
+STEP_SIZE = NON_NEGATIVE.or_schedule()
 LEARNING_RATE = Rule(
     "a finite number >= 0, a schedule, or KLAdaptive(...)",
-    lambda value: isinstance(value, KLAdaptive) or RULES["learning_rate"].accepts(value),
-    RULES["learning_rate"].of_schedule,
+    lambda value: isinstance(value, KLAdaptive) or STEP_SIZE.accepts(value),
+    STEP_SIZE.of_schedule,
 )
 STAY_NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
 """Arguments that stay numbers as attributes, as in SB3, while those for which SB3 makes schedules become schedules."""
@@ -164,7 +164,6 @@ class PPOBase(SavedAlgorithm):
         check_settings(self.__dict__, rules)
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
-        check_buffer(self.rollout_buffer_class, self.observation_space)
         schedules = {n: rule.of_schedule for n, rule in rules.items() if rule.of_schedule and hasattr(self, n)}
         for name, values in schedules.items():
             if callable(getattr(self, name)):
@@ -220,16 +219,15 @@ class PPOBase(SavedAlgorithm):
             if episodes is not None:
                 setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
 
-    @property
-    def early_stop(self) -> EarlyStop | None:
-        """What ends the next update early: ``stop`` or ``target_kl``, or else what the objective says."""
+    def _early_stop(self, objective: Objective) -> EarlyStop | None:
+        """Choose what ends the current update early: ``stop`` or ``target_kl``, or else what the objective says."""
         if self.stop is not None and self.target_kl is not None:
             raise ArgumentError(
                 f"stop={self.stop} and target_kl={self.target_kl} both end updates early: pass one of them"
             )
         if self.target_kl is not None:
             return ApproximateKL(TOLERATED * self.current_argument("target_kl"))
-        return self._objective().stop if self.stop is None else self.stop
+        return objective.stop if self.stop is None else self.stop
 
     def _value_loss(self) -> ValueLoss:
         """Choose the value loss of the current update."""
@@ -245,7 +243,7 @@ class PPOBase(SavedAlgorithm):
     def _plan(self) -> UpdatePlan:
         self._checked_arguments.update(self.__dict__, self._all_rules, self._take)  # Callbacks may have set them.
         buffer, objective, normalize = self.rollout_buffer, self._objective(), self.normalize_advantage
-        descents = self._division.descents(self)
+        descents = self._division.descents(self, self._early_stop(objective))
         if objective.proximal_decay is None:
             self.proximal_policy = None
         elif self.proximal_policy is None or not self.proximal_policy.has_followed(descents[0].parameters):
@@ -282,8 +280,8 @@ class PPOBase(SavedAlgorithm):
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
-        values = self._all_rules[name].of_schedule
-        return current_value(name, getattr(self, name), self._current_progress_remaining, values or NON_NEGATIVE)
+        rule = self._all_rules[name]
+        return current_value(name, getattr(self, name), self._current_progress_remaining, rule.of_schedule or rule)
 
     def _settings(self, *progress_remaining: float) -> dict[str, str]:
         """List everything that an update depends on, and that must be the same in all processes, by name.
@@ -330,8 +328,6 @@ class PPOBase(SavedAlgorithm):
         engine = choose(plan, self.fast).backend  # Again, because a callback may have changed the policy.
         with AllOrNothing(self, plan) as whole:
             self.policy.set_training_mode(True)
-            for descent in plan.descents:
-                utils.update_learning_rate(descent.optimizer, descent.learning_rate)
             with engine.prepared(plan, updating=True):
                 whole.update = engine.update(plan)
                 outcome = run_update(whole.update, plan, self.verbose)
@@ -353,10 +349,7 @@ class PPOBase(SavedAlgorithm):
 
     def _values(self, plan: UpdatePlan, outcome: UpdateOutcome) -> dict[str, float]:
         """Collect the values that are logged after an update."""
-        each = zip(plan.descents, outcome.ended, strict=True)
-        descents = [replace(descent, learning_rate=ended.learning_rate) for descent, ended in each]
-        values = plan.coefficients() | summary(outcome.measured)
-        values |= self._division.log(descents, [ended.epochs for ended in outcome.ended])
+        values = plan.coefficients() | summary(outcome.measured) | self._division.log(outcome.ended)
         current = {
             "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
         }  # fmt: skip

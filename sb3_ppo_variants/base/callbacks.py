@@ -17,7 +17,7 @@ from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.saving.state import walk
+from sb3_ppo_variants.saving.state import inside, walk
 
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
@@ -120,7 +120,5 @@ def _suspects(callback: BaseCallback) -> list[str]:
     """List the names of callbacks that may have returned None: this one or those inside it, except SB3's own."""
     if isinstance(callback, ConvertCallback):
         return [getattr(callback.callback, "__name__", repr(callback.callback))]
-    inside = [getattr(callback, name, None) for name in ("callback", "callback_on_new_best")]
-    children = [*getattr(callback, "callbacks", []), *(child for child in inside if child is not None)]
     own = [] if type(callback).__module__.startswith("stable_baselines3.") else [type(callback).__name__]
-    return [*own, *(name for child in children for name in _suspects(child))] or [type(callback).__name__]
+    return [*own, *(name for child in inside(callback) for name in _suspects(child))] or [type(callback).__name__]

@@ -58,7 +58,7 @@ def dimensions(space: AnySpace) -> list[str]:
 
 
 def _flat(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
-    """Flatten the mask of an undivided space to an array of booleans."""
+    """Convert a mask without the structure of a hybrid space to a flat array of booleans."""
     sizes, array = choices(space), as_real_array(mask)
     assert sizes is not None
     if array is None or not np.isin(array, (0, 1)).all():

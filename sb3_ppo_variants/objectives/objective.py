@@ -108,7 +108,7 @@ class Batch(Generic[TensorOrArray]):
 
         :param compute: a method or function that takes a batch with all samples of the rollout, and returns an array
             with one row per sample. The batch has what does not depend on the current policy, but no advantages. A
-            function that refers to arrays or tensors around it is computed for each batch
+            lambda is another function each time, and is computed for each batch
         """
         of_samples: Callable[[Callable[..., np.ndarray]], TensorOrArray] | None = self._source("over_rollout")
         if of_samples is not None:

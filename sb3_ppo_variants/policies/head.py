@@ -18,11 +18,10 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
 from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, list_arguments
-from sb3_ppo_variants.distributions import Beta, Gaussian, SquashedGaussian, StateGaussianDistribution, distribution_of
+from sb3_ppo_variants.distributions import StateGaussianDistribution, distribution_of
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds, is_hybrid
-from sb3_ppo_variants.saving.plain import register_plain
 
 
 class ActionHead(BasePolicy):
@@ -184,8 +183,3 @@ def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapp
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
                 f"{space}: leave it out"
             )
-
-
-register_plain("Gaussian", Gaussian)
-register_plain("SquashedGaussian", SquashedGaussian)
-register_plain("Beta", Beta)

@@ -436,15 +436,16 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
 
 
 def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
-    kind = kind_of_class(model.policy_class)
-    suitable = kind.buffers[isinstance(model.observation_space, spaces.Dict)]
+    kind, holds_dicts = kind_of_class(model.policy_class), isinstance(model.observation_space, spaces.Dict)
+    suitable = kind.buffers[holds_dicts]
     given = model.rollout_buffer_class or suitable
-    # With SB3's buffers, a user's class may hold dictionaries even if it derives from SB3's class for arrays.
-    takes_sb3s = kind.buffers == PolicyKind.buffers
-    fits = issubclass(given, suitable) and _family(given) is _family(suitable)
-    if not (_family(given) is FAMILIES[-1] if takes_sb3s else fits):
+    fits = issubclass(given, suitable)
+    if kind.buffers == PolicyKind.buffers:
+        # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
+        fits = given is not RolloutBuffer if holds_dicts else not issubclass(given, DictRolloutBuffer)
+    if not fits or _family(given) is not _family(suitable):
         raise ArgumentError(
-            f"rollout_buffer_class={given} cannot hold the rollouts of a {model.policy_class.__name__}; "
+            f"rollout_buffer_class={given} cannot hold rollouts of {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"
         )
     return given

@@ -4,9 +4,10 @@ They are sb3-contrib's ``RecurrentActorCriticPolicy`` with the distributions of 
 buffers have the columns of both, and their kind is both kinds.
 """
 
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -18,7 +19,7 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from sb3_contrib.common.recurrent.type_aliases import RNNStates
+from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples, RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
@@ -137,19 +138,10 @@ class MaskableRecurrentMultiInputActorCriticPolicy(
     __init__ = RecurrentMultiInputActorCriticPolicy.__init__
 
 
-class MaskableRecurrentSamples(NamedTuple):
+class MaskableRecurrentSamples(
+    namedtuple("MaskableRecurrentSamples", [*RecurrentRolloutBufferSamples._fields, "action_masks"])  # type: ignore[misc]
+):
     """A minibatch of padded sequences, as sb3-contrib's buffers yield it, and the masks. Padding allows everything."""
-
-    observations: PyTorchObs
-    actions: th.Tensor
-    old_values: th.Tensor
-    old_log_prob: th.Tensor
-    advantages: th.Tensor
-    returns: th.Tensor
-    lstm_states: RNNStates
-    episode_starts: th.Tensor
-    mask: th.Tensor
-    action_masks: th.Tensor
 
 
 class MaskedSequences(RolloutBuffer):
@@ -168,7 +160,7 @@ class MaskedSequences(RolloutBuffer):
         samples = super()._get_samples(batch_inds, *others)
         # The samples were just padded in the same way.
         masks = self.pad(self.action_masks[batch_inds], padding_value=1.0)
-        return MaskableRecurrentSamples(*samples, masks.flatten(0, 1))  # type: ignore[call-arg, arg-type]
+        return MaskableRecurrentSamples(*samples, masks.flatten(0, 1))  # type: ignore[call-arg]
 
 
 class MaskableRecurrentRolloutBuffer(MaskedSequences, RecurrentRolloutBuffer, MaskableRolloutBuffer):  # type: ignore[misc]

@@ -22,7 +22,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.checks import KEYS
+from sb3_ppo_variants.arguments.checks import KEYS, OF_MEMORY
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import Masks
@@ -99,7 +99,7 @@ class Recurrent(PolicyKind):
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
-        own = ("memory",) if cls._is_plain(model) else ()
+        own = OF_MEMORY if cls._is_plain(model) else ()
         return {name: value for name, value in model.policy_kwargs.items() if name not in own}
 
     @classmethod

@@ -1,6 +1,5 @@
 """Statistics of the data of all processes: moments of their rollouts, and those of their ``VecNormalize`` wrappers."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -26,12 +25,6 @@ def normalize_together(advantages: th.Tensor, processes: Processes) -> th.Tensor
     mean = means.mean(dim=0)
     variance = (all_squares + rows * (means - mean) ** 2).sum(dim=0) / (processes.size * rows - 1)
     return (advantages - mean[..., None]) / (variance.sqrt()[..., None] + ADVANTAGE_EPSILON)
-
-
-def moments_together(advantages: th.Tensor, processes: Processes) -> tuple[float, float]:
-    """Compute the mean of the advantages of all processes, and the divisor: the deviation from it plus an epsilon."""
-    mean, variance = mean_and_variance(advantages, processes)
-    return mean, math.sqrt(variance) + ADVANTAGE_EPSILON
 
 
 def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, float]:

@@ -7,7 +7,6 @@ order in which SB3's buffers flatten themselves when they are first read.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from types import FunctionType
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 from weakref import WeakSet
 
@@ -34,6 +33,8 @@ BUFFER_NAMES = {
 }
 # Computes something for all rows of a rollout.
 OverRollout: TypeAlias = Callable[[Batch[np.ndarray]], np.ndarray]
+# Results for the whole rollout that are kept, because a lambda is another function for each minibatch.
+MOST_COMPUTED = 8
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
 Read: TypeAlias = Any
 # An index into a buffer's arrays, either by rows or by steps and environments.
@@ -157,7 +158,7 @@ class Columns:
         self._in_rows: dict[str, Any] = {}
         if old_parameters is not None:
             self._in_rows["old_parameters"] = tuple(column.cpu().numpy() for column in old_parameters)
-        self._computed: dict[object, np.ndarray] = {}
+        self._computed: dict[OverRollout, np.ndarray] = {}
 
     def read(self, name: str, rows: np.ndarray, convert: Callable[[np.ndarray], Any]) -> Any:
         """Read some rows of a column, by the name that objectives give it, or ``None`` if there is no such column.
@@ -185,12 +186,12 @@ class Columns:
         return Batch(source=lambda name: self.read(name, every, np.asarray))
 
     def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
-        key = _identify(compute)
-        found = self._computed.get(key)
+        found = self._computed.get(compute)
         if found is None:
             found = compute(self.whole())
-            if key is not None:
-                self._computed[key] = found
+            if len(self._computed) == MOST_COMPUTED:
+                self._computed.clear()
+            self._computed[compute] = found
         return convert(found[rows])
 
     def _column(self, name: str) -> object:
@@ -205,21 +206,6 @@ class Columns:
         starts = in_rows(self._buffer, self._buffer.episode_starts).reshape(self._buffer.n_envs, -1) > 0
         starts[:, 0] = True
         return starts.ravel().cumsum() - 1
-
-
-def _identify(function: Callable[..., object]) -> object:
-    """Return what is equal for functions that do the same: a lambda is another object whenever its line runs.
-
-    :return: ``None`` if the function refers to something that has no hash, or that may change, such as a tensor
-    """
-    if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
-        return function
-    around = [cell.cell_contents for cell in function.__closure__ or ()]
-    try:
-        hash((*around,))
-    except TypeError:
-        return None
-    return None if any(isinstance(each, th.Tensor) for each in around) else (function.__code__, *around)
 
 
 # This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.

@@ -29,7 +29,7 @@ from sb3_ppo_variants.saving.classes import check_class, convert
 from sb3_ppo_variants.saving.parameters import check_states
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.reading import get_plain_forms, limit_networks, read_values, warn_of_weights
-from sb3_ppo_variants.saving.state import OF_EPISODES, keep_random_state
+from sb3_ppo_variants.saving.state import LSTM_STATES, keep_random_state
 
 Self = TypeVar("Self", bound="FileAlgorithm")
 
@@ -101,7 +101,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "statistics", *OF_EPISODES]
+        return [*super()._excluded_save_params(), "statistics", LSTM_STATES]
 
     @classmethod
     def load(

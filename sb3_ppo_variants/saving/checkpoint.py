@@ -5,18 +5,18 @@ A checkpoint is a folder such as ``step_000050000``. It contains the model in ``
 these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 """
 
-import inspect
 import json
 import os
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
+from sb3_ppo_variants.arguments.checks import list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, refuse
 from sb3_ppo_variants.processes.descriptions import describe
 from sb3_ppo_variants.saving import plain, state
@@ -30,7 +30,7 @@ MODEL = "model.zip"
 STATE = "state.json"
 HASHES = "SHA256SUMS"
 # Arguments that do not affect the results of a run.
-MAY_DIFFER = ("self", "env", "device", "verbose", "tensorboard_log", "_init_setup_model")
+MAY_DIFFER = ("env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,26 @@ class Checkpoint:
         state.seed_evaluations(callback, self.seed, self.num_timesteps)
 
 
+def check_comparable(model: FileAlgorithm, names: Iterable[str]) -> None:
+    """Check that a model keeps arguments with these names, so that those of a run can be compared with them.
+
+    :raises ArgumentError: if it does not keep one
+    """
+    for name in names:
+        if name not in MAY_DIFFER and not hasattr(model, ATTRIBUTES.get(name, name)):
+            raise ArgumentError(
+                f"resume_or_start cannot tell whether a run that it resumes has the same {name}, because "
+                f"{type(model).__name__} keeps no attribute of this name: set self.{name} in its constructor"
+            )
+
+
 def _get_argument(model: FileAlgorithm, name: str) -> object:
     return getattr(model, ATTRIBUTES.get(name, name), None)
 
 
 def get_arguments(model: FileAlgorithm) -> dict[str, object]:
     """Get the arguments of a model's constructors that affect the results of a run, by name."""
-    constructors = [vars(cls)["__init__"] for cls in type(model).__mro__ if "__init__" in vars(cls)]
-    names = {name: None for constructor in constructors for name in inspect.signature(constructor).parameters}
-    return {name: _get_argument(model, name) for name in names if name not in MAY_DIFFER}
+    return {name: _get_argument(model, name) for name in list_arguments(type(model)) if name not in MAY_DIFFER}
 
 
 def _describe(arguments: Mapping[str, object]) -> dict[str, str]:

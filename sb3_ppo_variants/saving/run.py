@@ -19,6 +19,7 @@ from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import (
     MODEL,
     Checkpoint,
+    check_comparable,
     check_folder,
     find_checkpoint,
     get_arguments,
@@ -143,10 +144,12 @@ class SavedAlgorithm(FileAlgorithm):
 
         :param path: the folder of the checkpoints
         :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
-            default, differs from that of the run, or as in :meth:`resume`
+            default, differs from that of the run, if the model does not keep one that was passed as an attribute of
+            the same name, or as in :meth:`resume`
         :raises DamagedFileError: if all checkpoints are damaged, naming them
         """
         model = cls(policy, env, **arguments)  # type: ignore[arg-type]
+        check_comparable(model, arguments)
         try:
             checkpoint = find_checkpoint(Path(path))
         except FileNotFoundError:

@@ -23,8 +23,8 @@ from sb3_ppo_variants.saving.plain import Values
 
 # Attributes with the results of past episodes; without them a model starts new ones.
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
-# Attributes with the states of LSTMs in the current episodes, named as in sb3-contrib, which does not save them either.
-OF_EPISODES = ("_last_lstm_states",)
+# The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
+LSTM_STATES = "_last_lstm_states"
 EVALUATION_RESULTS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
@@ -87,10 +87,8 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
     env.action_space.seed(seed)
     model._last_obs = env.reset()  # type: ignore[assignment]
     model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
-    for name in OF_EPISODES:
-        if hasattr(model, name):
-            states = getattr(model, name)
-            setattr(model, name, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
+    if (states := getattr(model, LSTM_STATES, None)) is not None:
+        setattr(model, LSTM_STATES, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
     if model._vec_normalize_env is not None:
         model._last_original_obs = model._vec_normalize_env.get_original_obs()
     if model.use_sde:
@@ -207,11 +205,15 @@ def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> N
 def walk(callback: BaseCallback) -> Iterator[BaseCallback]:
     """Yield a callback and the callbacks inside it."""
     yield callback
-    children: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
-    if isinstance(callback, EvalCallback):
-        children.append(callback.callback_on_new_best)
+    for child in inside(callback):
+        yield from walk(child)
+
+
+def inside(callback: BaseCallback) -> list[BaseCallback]:
+    """List the callbacks that a callback of one of SB3's classes, or of a subclass, calls."""
+    found: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
     if isinstance(callback, callbacks.EventCallback):
-        children.append(callback.callback)
-    for child in children:
-        if child is not None:
-            yield from walk(child)
+        found.append(callback.callback)
+    if isinstance(callback, EvalCallback):
+        found.append(callback.callback_on_new_best)
+    return [child for child in found if child is not None]

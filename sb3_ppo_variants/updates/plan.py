@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch as th
@@ -21,7 +21,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.processes.statistics import moments_together
+from sb3_ppo_variants.processes.statistics import mean_and_variance
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.step_size import KLAdaptive  # Pickles of version 1.0.0 look for it here.
@@ -43,7 +43,8 @@ def rollout_normalizer(
     """
     mean, scale = float(advantages.mean()), float(advantages.std() + ADVANTAGE_EPSILON)
     if processes.size > 1:
-        mean, scale = moments_together(th.from_numpy(advantages), processes)
+        mean, variance = mean_and_variance(th.from_numpy(advantages), processes)
+        scale = math.sqrt(variance) + ADVANTAGE_EPSILON
     return lambda given: (given - mean) / scale
 
 
@@ -76,6 +77,19 @@ class Descent:
     def needs_kl(self) -> bool:
         """Whether the KL of each minibatch is measured, even if the objective does not need it."""
         return self.adaptive is not None or (self.stop is not None and self.stop.needs_kl)
+
+
+class Ended(NamedTuple):
+    """Where a descent ended."""
+
+    epochs: int
+    """The number of passes that were begun."""
+    learning_rate: float
+    """The last step size."""
+    early: int = 0
+    """How many of the passes ended early."""
+    statistic: float = 0.0
+    """The statistic that ended the last of them."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +160,6 @@ class Trained(Protocol):
     learning_rate: Any
     _current_progress_remaining: float
 
-    @property
-    def early_stop(self) -> EarlyStop | None:
-        """What ends the next update early."""
-
 
 class Updates(ABC):
     """Divides an update into descents, and creates the optimizers that they need."""
@@ -162,15 +172,17 @@ class Updates(ABC):
         """Create the optimizers of a model whose policy is new."""
 
     @abstractmethod
-    def descents(self, model: Trained) -> list[Descent]:
-        """Plan the descents of the next update, the policy's first."""
+    def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
+        """Plan the descents of the next update, the policy's first.
+
+        :param stop: ends the passes of the policy early
+        """
 
     @abstractmethod
-    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
+    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
         """Return the values that are logged after an update in addition to its losses.
 
-        :param descents: the descents of the update
-        :param epochs: for each descent, the number of passes that were begun
+        :param ended: where each descent ended
         """
 
 
@@ -180,7 +192,7 @@ class JointUpdates(Updates):
     def prepare(self, model: Trained) -> None:
         """Do nothing: the policy already has its optimizer."""
 
-    def descents(self, model: Trained) -> list[Descent]:
+    def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
         """Plan a single descent for the whole loss."""
         policy, rate = model.policy, model.learning_rate
         return [
@@ -190,13 +202,13 @@ class JointUpdates(Updates):
                 learning_rate=current_value("learning_rate", model.lr_schedule, model._current_progress_remaining),
                 epochs=model.n_epochs,
                 max_grad_norm=math.inf if model.max_grad_norm is None else model.max_grad_norm,
-                stop=model.early_stop,
+                stop=stop,
                 adaptive=rate if isinstance(rate, KLAdaptive) and rate.in_minibatches else None,
             )
         ]
 
-    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
-        return {"learning_rate": descents[0].learning_rate}
+    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
+        return {"learning_rate": ended[0].learning_rate}
 
 
 JOINT = JointUpdates()

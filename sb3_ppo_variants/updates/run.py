@@ -1,6 +1,6 @@
 """The loop that runs updates, for all objectives, policy kinds and backends; what it measures, and what undoes it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,8 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan
 
 # Statistics that must be finite, causes before effects.
 CHECKED = ("policy_loss", "value_loss", "entropy_loss", "loss", "gradient")
@@ -93,19 +92,6 @@ LOGGED_BY_UPDATES = frozenset({
     "learning_rate", "loss", "n_updates", "policy_epochs", "std", "target_kl", "value_epochs", "value_learning_rate",
     "vf_coef",
 })  # fmt: skip
-
-
-class Ended(NamedTuple):
-    """Where a descent ended."""
-
-    epochs: int
-    """The number of passes that were begun."""
-    learning_rate: float
-    """The last step size."""
-    early: int = 0
-    """How many of the passes ended early."""
-    statistic: float = 0.0
-    """The statistic that ended the last of them."""
 
 
 class Update(Protocol):
@@ -221,26 +207,16 @@ class AllOrNothing(AbstractContextManager["AllOrNothing"]):
 
 
 class Snapshot:
-    """A copy of the current state of a policy and its optimizers.
+    """A copy of the current state of policies and optimizers.
 
-    :param policy: the policy
-    :param optimizers: the optimizers of its parameters
-    :param proximal: the proximal policy, if it is another one than the old policy
+    :param owners: the policies and optimizers
     """
 
-    def __init__(
-        self,
-        policy: ActorCriticPolicy,
-        optimizers: Iterable[th.optim.Optimizer],
-        proximal: ProximalPolicy | None = None,
-    ):
-        owners: list[th.nn.Module | th.optim.Optimizer] = [policy, *optimizers]
-        if proximal is not None:
-            owners.append(proximal)
+    def __init__(self, *owners: th.nn.Module | th.optim.Optimizer):
         self._states = [(owner, _clone(owner.state_dict())) for owner in owners]
 
     def restore(self) -> None:
-        """Restore the policy and the optimizers to this state."""
+        """Restore all of them to this state."""
         for owner, state in self._states:
             if isinstance(owner, th.nn.Module):
                 for name, buffer in owner.named_buffers():

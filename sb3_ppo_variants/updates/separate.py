@@ -15,7 +15,8 @@ from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.updates.plan import JOINT, Descent, JointUpdates, Trained, Updates
+from sb3_ppo_variants.stops import EarlyStop
+from sb3_ppo_variants.updates.plan import JOINT, Descent, Ended, JointUpdates, Trained, Updates
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SeparateUpdates(Updates):
         policy.optimizer = make(of_policy, lr=model.lr_schedule(1))
         model.value_optimizer = make(of_value, lr=self._rate(1.0))
 
-    def descents(self, model: Trained) -> list[Descent]:
+    def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
         """Plan a descent for the policy, and one for the value function.
 
         :raises ArgumentError: if one of them has no parameter that requires a gradient
@@ -70,7 +71,7 @@ class SeparateUpdates(Updates):
         for outputs, parameters in (("actions", of_policy), ("values", of_value)):
             if not any(parameter.requires_grad for parameter in parameters):
                 raise _untrained(outputs)
-        (joint,) = JOINT.descents(model)
+        (joint,) = JOINT.descents(model, stop)
         policy = replace(joint, parameters=of_policy, epochs=self.policy_epochs or model.n_epochs, of_value=False)
         value = Descent(
             model.value_optimizer,
@@ -85,12 +86,13 @@ class SeparateUpdates(Updates):
     def _rate(self, progress_remaining: float) -> float:
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
 
-    def log(self, descents: Sequence[Descent], epochs: Sequence[int]) -> dict[str, float]:
+    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
+        policy, value = ended
         return {
-            "learning_rate": descents[0].learning_rate,
-            "value_learning_rate": descents[1].learning_rate,
-            "policy_epochs": epochs[0],
-            "value_epochs": epochs[1],
+            "learning_rate": policy.learning_rate,
+            "value_learning_rate": value.learning_rate,
+            "policy_epochs": policy.epochs,
+            "value_epochs": value.epochs,
         }
 
 

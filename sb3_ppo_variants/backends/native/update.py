@@ -25,9 +25,9 @@ from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
 from sb3_ppo_variants.rollouts.loop import Observations
-from sb3_ppo_variants.updates.plan import Descent, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.proximal import join
-from sb3_ppo_variants.updates.run import Ended, Measured
+from sb3_ppo_variants.updates.run import Measured
 
 # The value losses that losses.hpp implements: for each, its name there, and its constant.
 NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
@@ -102,7 +102,7 @@ class TrainedPart:
             *(fitting(each, "parameters, gradient or moments", self.vector.dtype, size) for each in vectors),
             size,
             int(self._steps_before),
-            float(group["lr"]),
+            float(descent.learning_rate),
             *self._betas,
             float(group["eps"]),
             float(descent.max_grad_norm),
