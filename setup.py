@@ -10,9 +10,12 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("sb3_ppo_variants", "backends", "native")
+PACKAGE = "sb3_ppo_variants"
+SUFFIXES = (".py", ".cpp", ".hpp")
+NATIVE = Path(PACKAGE, "backends", "native")
 # No -ffast-math, because NaN must be detected.
 GCC = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wno-psabi", "-pthread"]
 if "-g" not in os.environ.get("CFLAGS", ""):
@@ -28,6 +31,17 @@ SOURCES = run_path(str(NATIVE / "__init__.py"))["digest_sources"](NATIVE)
 def files(pattern: str) -> list[str]:
     """Return the files of the library that match a pattern."""
     return sorted(path.as_posix() for path in NATIVE.glob(pattern))
+
+
+class WithoutLeftovers(build):
+    """Builds without files that are gone since an earlier build, whose folder setuptools installs as a whole."""
+
+    def run(self) -> None:
+        """Remove them from the folder, and build."""
+        for built in Path(self.build_lib, PACKAGE).rglob("*"):
+            if built.suffix in SUFFIXES and not built.relative_to(self.build_lib).exists():
+                built.unlink()
+        super().run()
 
 
 class AllAtOnce(build_ext):
@@ -60,9 +74,9 @@ class TaggedAsBuilt(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tags of the wheel."""
-        build = self.get_finalized_command("build_ext")
+        building = self.get_finalized_command("build_ext")
         # Editable installations ask before they build.
-        if os.path.isdir(self.bdist_dir) and not any(map(os.path.exists, build.get_outputs())):
+        if os.path.isdir(self.bdist_dir) and not any(map(os.path.exists, building.get_outputs())):
             self.root_is_pure = True
             return "py3", "none", "any"
         return super().get_tag()
@@ -79,7 +93,7 @@ LIBRARY = Extension(
 )
 
 setup(
-    cmdclass={"build_ext": AllAtOnce, "bdist_wheel": TaggedAsBuilt},
+    cmdclass={"build": WithoutLeftovers, "build_ext": AllAtOnce, "bdist_wheel": TaggedAsBuilt},
     # The Makefile builds it while pip downloads the dependencies.
     ext_modules=[] if "WITHOUT_LIBRARY" in os.environ else [LIBRARY],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

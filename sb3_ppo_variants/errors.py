@@ -23,7 +23,7 @@ def installation(extra: str) -> str:
 
     :param extra: name of the extra in ``setup.cfg``
     """
-    return f"pip install '.[{extra}]'  # in a clone of sb3_ppo_variants"
+    return f"pip install -e '.[{extra}]'  # in a clone of sb3_ppo_variants"
 
 
 class DamagedFileError(ValueError, RuntimeError):

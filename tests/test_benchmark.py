@@ -313,7 +313,7 @@ def test_no_pairs_are_refused(command: str) -> None:
 
 def test_a_package_that_a_benchmark_needs_names_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rl_zoo3.import_envs", None)
-    with pytest.raises(ImportError, match=r"^the RL Zoo is not installed: pip install '\.\[zoo\]'"):
+    with pytest.raises(ImportError, match=r"^the RL Zoo is not installed: pip install -e '\.\[zoo\]'"):
         main(["paths"])
 
 

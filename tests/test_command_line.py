@@ -54,7 +54,7 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith("this command needs more packages (")
-    assert line.endswith("): pip install '.[benchmark]'  # in a clone of sb3_ppo_variants")
+    assert line.endswith("): pip install -e '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
 def compare_without_plotly() -> None:

@@ -81,7 +81,7 @@ def test_a_missing_cluster_names_its_extra(
     backend: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SystemExit, match=rf"pip install '\.\[{backend}\]'"):
+    with pytest.raises(SystemExit, match=rf"pip install -e '\.\[{backend}\]'"):
         compare(tmp_path, "--backend", backend)
 
 

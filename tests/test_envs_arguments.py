@@ -108,7 +108,7 @@ def test_no_native_vector_environment() -> None:
 )
 def test_a_missing_package(module: str, make: Callable[[], Any], extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=re.escape(f"pip install '.[{extra}]'")):
+    with pytest.raises(ImportError, match=re.escape(f"pip install -e '.[{extra}]'")):
         make()
 
 

@@ -267,4 +267,4 @@ def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
     assert ended(run_code_anew, f"{code}; sys.exit('sb3_contrib' in sys.modules)").returncode == 0
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
     call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
-    assert "pip install '.[contrib]'" in ended(run_code_anew, f"{code}; {call}").stderr
+    assert "pip install -e '.[contrib]'" in ended(run_code_anew, f"{code}; {call}").stderr

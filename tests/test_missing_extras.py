@@ -51,4 +51,4 @@ def test_its_sentence(extra: str, problems: dict[str, tuple[str, str]]) -> None:
     raised, message = problems[extra]
     assert raised == error
     assert message.startswith(beginning)
-    assert message.endswith(f"pip install '.[{extra}]'  # in a clone of sb3_ppo_variants")
+    assert message.endswith(f"pip install -e '.[{extra}]'  # in a clone of sb3_ppo_variants")

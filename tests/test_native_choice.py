@@ -1,5 +1,6 @@
 """The choice between the native library and the reference path, and what is said about it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch as th
 
 from helpers import small
 from sb3_ppo_variants import ArgumentError, ArrayObjective, Gradient, PPOClip, PPOCustom
+from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import backend as obstacles
 
@@ -53,8 +55,8 @@ def test_without_the_library_pytorch_computes(
 ) -> None:
     monkeypatch.setattr(obstacles, "library", lambda: None)
     assert said(small(verbose=1), capsys) == REFERENCE + (
-        "the native library was not built (to build it, install a C++ compiler and then: "
-        "pip install --force-reinstall --no-deps --no-cache-dir .)"
+        f"there is no native library in {Path(native.__file__).parent} (install a C++ compiler and, in a clone of "
+        "sb3_ppo_variants, run: pip install --no-deps -e .)"
     )
 
 

@@ -18,7 +18,7 @@ from sb3_ppo_variants.backends.native import distributions, library, networks, s
 from sb3_ppo_variants.backends.native.library import Library
 
 NATIVE = Path(native.__file__).parent
-REFUSED = "was built from other sources than those beside it; build it again: make install"
+REFUSED = "was built from other sources than those beside it: delete it, and in a clone .* pip install --no-deps -e"
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_library_that_was_cut_short_is_refused(part: float, built: Path) -> No
     (file,) = built.glob("_native.*")
     length = int(part * file.stat().st_size)
     os.truncate(file, length)
-    with pytest.raises(ImportError, match=r"cannot be loaded: .*\. Install sb3_ppo_variants again: pip install"):
+    with pytest.raises(ImportError, match=r"cannot be loaded: .*\. Delete it, and in a clone .* pip install"):
         found()
 
 

@@ -378,7 +378,7 @@ def test_the_zoo_missing(script: str) -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['rl_zoo3', 'huggingface_hub', 'huggingface_sb3']); import runpy; "
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
     result = ended(run_code_anew, code)
-    assert "ImportError: rl_zoo3 is not installed: pip install '.[zoo]'" in result.stderr
+    assert "ImportError: rl_zoo3 is not installed: pip install -e '.[zoo]'" in result.stderr
 
 
 def test_ffmpeg_missing(tmp_path: Path) -> None:
@@ -407,6 +407,6 @@ def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest
     card = (uploaded / "README.md").read_text()
     assert "python -m sb3_ppo_variants.zoo.enjoy --algo ppo_clip" in card
     assert "-m rl_zoo3." not in card
-    assert card.count("pip install '.[zoo]'") == 1 and "pip install rl_zoo3" not in card
+    assert card.count("pip install -e '.[zoo]'") == 1 and "pip install rl_zoo3" not in card
     assert yaml.safe_load(card.split("---")[1])["model-index"][0]["name"] == "PPOClip"
     PPOClip.load(uploaded / f"ppo_clip-{ENV}.zip")

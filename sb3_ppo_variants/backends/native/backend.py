@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch as th
@@ -45,8 +46,9 @@ class Native:
 
 def _check_plan(plan: UpdatePlan) -> None:
     if library() is None:
-        remedy = f"to build it, install a C++ compiler and then: {REBUILD}"
-        raise ObstacleError(f"the native library was not built ({remedy})")
+        raise ObstacleError(
+            f"there is no native library in {Path(__file__).parent} (install a C++ compiler and, {REBUILD})"
+        )
     policy, parameters = plan.kind.policy, plan.parameters.values()
     obstacles.check_written_out(plan)
     if plan.proximal is not None:

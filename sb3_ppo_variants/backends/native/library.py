@@ -14,8 +14,8 @@ from sb3_ppo_variants.backends.native import digest_sources
 from sb3_ppo_variants.backends.native.structures import Outcome, Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
-# The command that builds the library. Without --no-cache-dir, pip may install what it built without a compiler.
-REBUILD = "pip install --force-reinstall --no-deps --no-cache-dir ."
+# The command that builds the library. Without -e, Python would import the package without it if it runs in the clone.
+REBUILD = "in a clone of sb3_ppo_variants, run: pip install --no-deps -e ."
 # Bytes in a cache line.
 ALIGNMENT = 64
 
@@ -126,13 +126,11 @@ def library() -> Library | None:
         found = Library(path)
         sources = found.sources
     except OSError as error:
-        raise ImportError(f"{path} cannot be loaded: {error}. Install sb3_ppo_variants again: {REBUILD}") from error
+        raise ImportError(f"{path} cannot be loaded: {error}. Delete it, and {REBUILD}") from error
     except AttributeError:
         sources = None
     if sources != digest_sources(folder):
-        raise ImportError(
-            f"{path} was built from other sources than those beside it; build it again: make install, or {REBUILD}"
-        )
+        raise ImportError(f"{path} was built from other sources than those beside it: delete it, and {REBUILD}")
     return found
 
 
