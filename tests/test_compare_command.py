@@ -71,3 +71,17 @@ def test_the_plan_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "settings: ppo_clip; sb3_a2c" in shown
     assert "7 runs, 1 of them of the random policy: 0 are finished, 7 to make" in shown
     assert "sb3_a2c in CartPole-v1 does not use batch_size" in shown
+
+
+def test_options_with_several_values_may_be_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--algos", "ppo_clip", "--algos", "ppo_unclipped", "sb3_ppo", "--envs", "Pendulum-v1", "--envs"]
+    assert main(["compare", *settings, "CartPole-v1", "--timesteps", "64", "--out", str(tmp_path), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "settings: ppo_clip; ppo_unclipped; sb3_ppo\nenvironments: Pendulum-v1; CartPole-v1" in shown
+
+
+def test_a_setting_that_is_not_annealed_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--algos", "ppo_clip:learning_rate=0.001", "ppo_clip:learning_rate=lin_0.001"]
+    assert main(["compare", *settings, "--anneal", "--timesteps", "64", "--out", str(tmp_path), "--dry-run"]) == 0
+    (noted,) = (line for line in capsys.readouterr().out.splitlines() if "not annealed" in line)
+    assert noted.startswith("- ppo_clip learning_rate=0.001 is not annealed") and noted.endswith("write lin_0.001")

@@ -34,6 +34,7 @@ def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
     text = text_of(tmp_path / "report.md")
     # In each environment, 3 of 4 pairs are better.
     assert f"Against {label} (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 | 0.38 |" in text
+    assert f"| steps per second (x {label}) |" in text
     with pytest.raises(SystemExit, match="--baseline 'trpo' is not one of the recorded settings: ppo_clip clip_"):
         main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
 
@@ -54,6 +55,39 @@ def test_a_comparison_without_the_baseline_says_so(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path), "--baseline", "ppo_clip"]) == 0
     text = text_of(tmp_path / "report.md")
     assert text.count("Against ppo_clip (") == text.count("Without ppo_clip here, nothing is compared with it.") == 1
+
+
+def test_a_folder_with_records_takes_no_report_of_others(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl.gz"
+    records.pack(RECORDS, file)
+    write(tmp_path, RECORDS[:3])
+    with pytest.raises(SystemExit, match=r"--out .* has records of its own, .* with compare --from"):
+        main(["report", "--from", str(file), "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("option", [["--baseline", "ppo_clip"], ["--add", "zoo=run.csv"]])
+def test_what_needs_records_says_so_if_there_are_none(option: list[str], tmp_path: Path) -> None:
+    write(tmp_path, [])
+    with pytest.raises(SystemExit, match="--add and --baseline need records, and there are none yet"):
+        main(["report", "--out", str(tmp_path), *option])
+
+
+def test_settings_with_conditions_of_their_own_are_named(tmp_path: Path) -> None:
+    conditions = {**CONDITIONS, "anneal": True, "normalize": False}
+    said = []
+    for label in ("trpo", "trpo learning_rate=0.001", "trpo gamma=0.9, normalize=True"):
+        write(tmp_path / label, [record(each, "A-v0", 0, 1, conditions=conditions) for each in ("ppo_clip", label)])
+        assert main(["report", "--out", str(tmp_path / label)]) == 0
+        text = text_of(tmp_path / label / "report.md")
+        said += [line for line in text.splitlines() if line.startswith(("- normalised", "- step size annealed"))]
+    assert said == [
+        "- normalised by VecNormalize: no",
+        "- step size annealed to 0: yes",
+        "- normalised by VecNormalize: no",
+        "- step size annealed to 0: yes; settings with a learning_rate of their own follow that",
+        "- normalised by VecNormalize: no; settings with a normalize of their own follow that",
+        "- step size annealed to 0: yes",
+    ]
 
 
 def test_hyperparameters_are_shown(tmp_path: Path) -> None:

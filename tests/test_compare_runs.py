@@ -58,6 +58,11 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert files(tmp_path) == before
+    options = ["--checkpoints", "--tensorboard", str(tmp_path / "logs")]
+    assert compare(tmp_path, *options, "--seeds", "2", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    for option in ("--checkpoints", "--tensorboard"):
+        assert f"- finished runs, which are not made again for {option}: 2\n" in shown
     assert compare(tmp_path, "--seeds", "2") == 0
     more = files(tmp_path)
     assert len(more) == 5 and before.items() < more.items()
@@ -129,8 +134,9 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: p
     }
     envs = ["CartPole-v1", *(f"troubled_envs:{name}" for name in errors)]
     settings = ["-p", "n_envs=1", "-p", "batch_size=32", "-p", "n_epochs=1"]
-    arguments = ["--algos", "ppo_clip", "--envs", *envs, "--timesteps", "1024", *settings]
-    assert compare(tmp_path, *arguments) == 1
+    settings += ["--algos", "ppo_clip", "--envs", *envs, "--timesteps", "1024", "--seeds", "1"]
+    command = ["compare", "--out", str(tmp_path), *settings]
+    assert main(command) == 1
     failed = {(r["label"], r["env"]): r["error"] for r in written(tmp_path).values() if r["status"] == "failed"}
     assert len(failed) == 2 * len(errors)
     for (_, env), error in failed.items():
@@ -139,7 +145,7 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: p
     assert "RuntimeError: no beginning" in report and "CartPole-v1" in report
     assert "failed: RuntimeError: no step 1000" in capsys.readouterr().out
     # Failed runs are tried again, and finished runs are not.
-    assert compare(tmp_path, *arguments) == 1
+    assert main(command) == 1
     assert "2 are finished, 8 to make, 8 of which failed before" in capsys.readouterr().out
 
 

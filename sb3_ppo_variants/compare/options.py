@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from sb3_ppo_variants.arguments.commandline import Command, whole_number
 
@@ -29,14 +30,16 @@ PRESET_NAMES = (
 PROTOCOL_NAMES = ("text", "released-code", "sb3")
 
 OUT = Path("runs/compare")
+# An option with several values, which may also be given several times.
+SEVERAL: dict[str, Any] = {"action": "extend", "nargs": "+"}
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
     names = f"{', '.join(ALGORITHM_PATHS)} or module:Class, optionally with arguments: {EXAMPLE}"
     what = parser.add_argument_group("what to compare")
-    what.add_argument("--algos", nargs="+", metavar="ALGO", help=f"{names} (default: {' '.join(DEFAULT_ALGORITHMS)})")
-    what.add_argument("--envs", nargs="+", metavar="ID", help="environment ids (default: CartPole-v1)")
+    what.add_argument("--algos", **SEVERAL, metavar="ALGO", help=f"{names} (default: {' '.join(DEFAULT_ALGORITHMS)})")
+    what.add_argument("--envs", **SEVERAL, metavar="ID", help="environment ids (default: CartPole-v1)")
     what.add_argument("--seeds", type=whole_number, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
     what.add_argument("--preset", choices=PRESET_NAMES, help="a named comparison; other options change it")
     what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
@@ -61,7 +64,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where to run")
     where.add_argument("--out", type=Path, default=OUT, help="folder for records and report (default: %(default)s)")
     where.add_argument(
-        "--from", dest="files", type=Path, nargs="+", default=[], metavar="FILE",
+        "--from", dest="files", type=Path, **SEVERAL, default=[], metavar="FILE",
         help="copy the finished runs that report --export packed into FILE to --out, and continue from there",
     )  # fmt: skip
     where.add_argument(
@@ -82,10 +85,10 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
     parser.add_argument("--out", type=Path, help=f"folder for records and report (default: {OUT})")
-    parser.add_argument("--from", dest="files", type=Path, nargs="+", help="report these exported records, into --out")
+    parser.add_argument("--from", dest="files", type=Path, **SEVERAL, help="report these exported records, into --out")
     parser.add_argument("--baseline", metavar="SETTING", help="compare with this setting (default: sb3_ppo)")
     parser.add_argument(
-        "--add", nargs="+", default=[], metavar="LABEL=PATH",
+        "--add", **SEVERAL, default=[], metavar="LABEL=PATH",
         help="also include runs recorded elsewhere: a folder from the RL Zoo, or a csv file from CleanRL",
     )  # fmt: skip
     parser.add_argument(

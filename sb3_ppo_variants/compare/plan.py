@@ -228,14 +228,22 @@ def make_plan(settings: list[Setting], envs: list[str], seeds: int, conditions: 
         _refuse_unknown(set.intersection(*(set(resolved.dropped) for resolved in found)), settings)
         for setting, (hyperparameters, timesteps, dropped) in zip(settings, found, strict=True):
             first.append(Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described))
-            if dropped:
-                notes.append(f"{setting.label} in {env} does not use {', '.join(dropped)}")
+            notes += _note(setting, env, dropped, conditions)
     # Equality, unlike a digest, takes 3 and 3.0 for the same number.
     unlabelled = [(run, {**run.identity, "label": None}) for run in first]
     for (one, identity), (other, same) in combinations(unlabelled, 2):
         if identity == same:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
+
+
+def _note(setting: Setting, env: str, dropped: list[str], conditions: Conditions) -> list[str]:
+    """Note what does not apply to a setting."""
+    notes = [f"{setting.label} in {env} does not use {', '.join(dropped)}"] if dropped else []
+    rate = setting.arguments.get("learning_rate")
+    if conditions.anneal and setting.protocol is None and isinstance(rate, float | int):
+        notes.append(f"{setting.label} is not annealed, because its step size is its own: write lin_{rate!r}")
+    return notes
 
 
 def _check_resumable(settings: list[Setting], every: int | None) -> None:

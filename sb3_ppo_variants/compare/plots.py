@@ -304,7 +304,7 @@ def page(comparisons: Iterable[Comparison]) -> str:
     parts = []
     for comparison in comparisons:
         if comparison.envs:
-            parts.append(f"<h2>{escape(comparison.title)}</h2>")
+            parts.append(f"<h2>{escape(comparison.title)} ({comparison.name})</h2>")
             for number, env in enumerate(comparison.envs):
                 where = f"{comparison.name}-{number}"
                 figure = interactive_curves(comparison, env)

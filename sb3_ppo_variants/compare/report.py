@@ -87,6 +87,11 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("--from needs --out, the folder for its report")
     if not options.files and not (out / RECORDS).is_dir():
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
+    if options.files and (out / RECORDS).is_dir():
+        raise ArgumentError(
+            f"--out {out} has records of its own, which a report of --from would leave out: pass another folder, or "
+            "copy the runs to this one with compare --from"
+        )
     found, problems = records.load_records(None if options.files else out / RECORDS, options.files or ())
     write(out, found, problems, options.export, options.baseline, options.add, options.appendix)
     return 0
@@ -118,6 +123,8 @@ def write(
     except OSError as error:
         raise SystemExit(f"--export {export} could not be written: {error.strerror or error}") from error
     try:
+        if not found and (add or baseline is not None):
+            raise ArgumentError("--add and --baseline need records, and there are none yet")
         compared = scores.comparisons([*found, *records.read_beside(add, found)])
         labels = {label for comparison in compared for label in comparison.labels}
         if baseline is not None and baseline not in labels:
@@ -211,7 +218,8 @@ class Section:
 
     def _overview(self) -> list[str]:
         """Show what a reader should see first: the verdict, and a table with scores, speed and KL."""
-        comparison, table = self.comparison, tables.overview(self.comparison)
+        comparison = self.comparison
+        table = tables.overview(comparison, self.baseline or comparison.baseline)
         if not comparison.arrays:
             return [table, OVERVIEW]
         envs = scores.scaled_envs(comparison.table)

@@ -82,6 +82,11 @@ def own_protocol(label: str) -> str | None:
     return found and found[1]
 
 
+def has_argument(label: str, name: str) -> bool:
+    """Whether the setting with a label has an argument of its own."""
+    return re.search(rf"[ ,] ?{name}=", label) is not None
+
+
 def split(text: str) -> Setting:
     """Split ``name`` or ``name:argument=value,...`` into the parts of a setting, whether or not it exists.
 

@@ -16,7 +16,7 @@ from scipy.stats import sem
 from sb3_ppo_variants.compare.plan import PRESETS, Preset
 from sb3_ppo_variants.compare.records import RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
-from sb3_ppo_variants.compare.settings import own_protocol, write_option
+from sb3_ppo_variants.compare.settings import has_argument, own_protocol, write_option
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
     FEWEST_FOR_IQM,
@@ -91,8 +91,11 @@ def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
     return blocks
 
 
-def overview(comparison: Comparison) -> str:
-    """Make a table of what is most asked about each setting: rank, score, speed, and the KL of an update."""
+def overview(comparison: Comparison, baseline: str) -> str:
+    """Make a table of what is most asked about each setting: rank, score, speed, and the KL of an update.
+
+    :param baseline: label of the setting that the speeds are compared with, if it is one of these
+    """
     columns = ["seeds", "rank", "mean score", "better than", "worse than"]
     ranking, frame = comparison.ranking, comparison.table
     rows = {each.label: [each.seeds, each.ranks, each.value, len(each.better), len(each.worse)] for each in ranking}
@@ -102,22 +105,24 @@ def overview(comparison: Comparison) -> str:
         cells.insert(3, "IQM", pd.Series(interquartile_means(comparison.arrays)).map("{:.2f}".format))
     if len(comparison.envs) == 1:
         cells["return"] = frame.groupby("label")["score"].apply(_mean)
-    cells["steps per second"] = _paces(comparison)
+    paces = _paces(comparison, baseline)
+    cells[paces.name] = paces
     cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
     # Nothing is known of some columns in records of other libraries and of earlier versions.
     return markdown(cells.dropna(axis="columns", how="all"))
 
 
-def _paces(comparison: Comparison) -> pd.Series:
+def _paces(comparison: Comparison, baseline: str) -> pd.Series:
     """Say how many steps per second each setting makes, and how many times as many as the baseline where both ran."""
     paces = comparison.table.groupby(["label", "env"])["steps_per_second"].mean().unstack()
-    said = paces.mean(axis="columns").dropna().map("{:,.0f}".format)
-    if comparison.baseline not in said:
+    said = paces.mean(axis="columns").dropna().map("{:,.0f}".format).rename("steps per second")
+    if baseline not in said:
         return said
-    own = paces.loc[comparison.baseline].dropna()
+    own = paces.loc[baseline].dropna()
     shared = paces[own.index]
     times = shared.mean(axis="columns") / shared.notna().apply(lambda both: own[both].mean(), axis="columns")
-    return said + times[said.index].map(" ({:.1f} x)".format, na_action="ignore").fillna("")
+    compared = said + times[said.index].map(" ({:.1f} x)".format, na_action="ignore").fillna("")
+    return compared.rename(f"steps per second (x {escape_markdown(baseline)})")
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
@@ -227,13 +232,18 @@ def _conditions(comparison: Comparison) -> list[str]:
     says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
     others = any(own_protocol(label) not in (None, protocol) for label in comparison.labels)
     yes_or_no = {None: None, True: "yes", False: "no"}
+
+    def own(name: str) -> str:
+        has_own = any(has_argument(label, name) for label in comparison.labels)
+        return f"; settings with a {name} of their own follow that" * has_own
+
     given = {
         "protocol": protocol and f"{protocol}{says}{'; settings with a protocol of their own follow that' * others}",
         "but": conditions.get("switched"),
         "hyperparameters of": " in ".join(sources) or None,
         "changed": conditions["parameters"] or None,
-        "normalised by VecNormalize": yes_or_no[conditions["normalize"]],
-        "step size annealed to 0": yes_or_no[conditions["anneal"]],
+        "normalised by VecNormalize": (said := yes_or_no[conditions["normalize"]]) and said + own("normalize"),
+        "step size annealed to 0": (said := yes_or_no[conditions["anneal"]]) and said + own("learning_rate"),
         "new episodes with a checkpoint": every and f"every {every:,} steps",
     }
     lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
