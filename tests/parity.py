@@ -25,6 +25,20 @@ class ModeDependent(FlattenExtractor):
         return self.layers(super().forward(observations))
 
 
+class Traces(FlattenExtractor):
+    """Draws random numbers and counts in evaluation mode too."""
+
+    seen: th.Tensor
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.register_buffer("seen", th.zeros(()))
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        self.seen += len(observations)
+        return super().forward(observations) * (1 + self.seen / 1000) + 0.01 * th.randn(1)
+
+
 def train(
     cls: type[OnPolicyAlgorithm],
     make_env: Callable[[], VecEnv],

@@ -143,7 +143,7 @@ def test_updates_that_need_the_same_optimizers() -> None:
 def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) -> None:
     callback = At("step", lambda trained: setattr(trained, "n_steps", n_steps))
     trained = model(fast)
-    with pytest.raises(ArgumentError, match=f"^n_steps={n_steps} was set after the rollout buffer was created with n"):
+    with pytest.raises(ArgumentError, match=f"^n_steps={n_steps} is not the length of the rollout buffer, which was c"):
         trained.learn(160, callback)
     assert trained.num_timesteps == 2 * N_STEPS * N_ENVS
     trained.save(tmp_path / "model")

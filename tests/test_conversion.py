@@ -209,6 +209,25 @@ def test_a_healthy_file_of_another_class_is_not_called_damaged(variant: Any, tmp
         variant.load(saved(trained(PPOClip), tmp_path))
 
 
+class First(PPOClip):
+    """An algorithm of a user."""
+
+
+class Second(PPOClip):
+    """The same under another name."""
+
+
+class Penalised(PPOFixedKL):
+    """An algorithm of a user with another objective."""
+
+
+def test_a_class_of_ones_own_may_have_another_name_than_in_the_file(tmp_path: Path) -> None:
+    file = saved(trained(First), tmp_path)
+    assert type(Second.load(file)) is Second and type(PPOClip.load(file)) is PPOClip
+    with pytest.raises(OtherClassError, match="this is a First, not a Penalised"):
+        Penalised.load(file)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_of_what_is_no_ppo(variant: Any, tmp_path: Path) -> None:
     a2c = A2C("MlpPolicy", noise_envs(BOX), device="cpu")

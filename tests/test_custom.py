@@ -180,6 +180,14 @@ def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
             type("Mine", bases, members if len(bases) == 1 else {})
 
 
+def test_a_hook_that_is_replaced_on_a_model_is_refused() -> None:
+    model = small()
+    model._update_learning_rate = lambda optimizers: None
+    with pytest.raises(ArgumentError, match=r"^the model's _update_learning_rate is not called: pass a schedule"):
+        model.learn(32)
+    assert model.num_timesteps == 0
+
+
 def test_a_hook_that_an_own_train_calls_is_taken() -> None:
     called = []
 

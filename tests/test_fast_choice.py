@@ -33,6 +33,13 @@ class Extractor(FlattenExtractor):
     pass
 
 
+class Called(ActorCriticPolicy):
+    """A policy with a ``__call__`` of its own."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
 class Forward(ActorCriticPolicy):
     def forward(self, obs: th.Tensor, deterministic: bool = False) -> Any:
         return super().forward(obs, deterministic)
@@ -60,6 +67,7 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
     "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
     "policy": ({"policy": Forward}, "Forward overrides forward"),
+    "call": ({"policy": Called}, "Called overrides __call__"),
     "activation": ({"policy_kwargs": {"activation_fn": th.nn.ELU}}, "the activation is ELU"),
     "optimizer": ({"policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
     "weight decay": ({"policy_kwargs": {"optimizer_kwargs": {"weight_decay": 0.1}}}, "weight_decay is 0.1"),

@@ -22,7 +22,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from fresh import ended, run_code_anew
-from helpers import DICT, VARIANTS, VECTOR, assert_same_weights, noise_envs
+from helpers import DICT, VARIANTS, VECTOR, NoiseEnv, assert_same_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip, SeparateUpdates
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import WithMasks
@@ -147,7 +147,7 @@ def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
     ours, theirs = (small_masked(cls, masked_envs(MULTI), OwnActor).learn(96) for cls in (PPOClip, MaskablePPO))
     assert_same_weights(ours, theirs)
     assert "train/kl" not in ours.logger.name_to_value
-    with pytest.raises(MissingKLError, match=r"^OwnActor overrides forward .* override get_distribution too$"):
+    with pytest.raises(MissingKLError, match=r"^OwnActor has a forward .* write get_distribution too$"):
         small_masked(PPOAdaptiveKL, policy=OwnActor)
 
 
@@ -193,6 +193,28 @@ def test_masks_that_are_ignored_are_warned_of() -> None:
         warnings.simplefilter("error", UserWarning)
         small_masked(env=noise_envs(DISCRETE), policy="MlpPolicy").learn(16)
         small_masked().learn(16)
+
+
+class Parameters(NoiseEnv):
+    """Looks up names that it does not know."""
+
+    def __getattr__(self, name: str) -> Any:
+        return {"difficulty": 1}[name]
+
+
+class Reserved(DummyVecEnv):
+    """Answers few questions about its environments."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name != "render_mode":
+            raise RuntimeError(f"{attr_name} is not available")
+        return [None]
+
+
+@pytest.mark.parametrize("make_env", [DummyVecEnv, Reserved])
+def test_environments_need_not_answer_for_a_policy_without_masks(make_env: Any) -> None:
+    env = make_env([lambda: Parameters(DISCRETE)])
+    assert small_masked(env=env, policy="MlpPolicy").learn(16).num_timesteps == 16
 
 
 class InvalidOrNot(MaskedNoiseEnv):

@@ -172,6 +172,17 @@ def test_statistics_of_another_class_update_themselves() -> None:
             assert_same(got, wanted)
 
 
+@pytest.mark.parametrize("which", ["obs_rms", "ret_rms"])
+def test_statistics_with_an_own_update_are_not_updated_otherwise(which: str) -> None:
+    env = normalized("single")
+    getattr(env, which).update = lambda array: None
+    counts = {name: getattr(env, name).count for name in ("obs_rms", "ret_rms")}
+    for _ in range(3):
+        fast_steps(env).step(np.ones((2, 2), np.float32))
+    grown = {name: getattr(env, name).count - count for name, count in counts.items()}
+    assert grown == {"obs_rms": 6.0, "ret_rms": 6.0} | {which: 0.0}
+
+
 @pytest.mark.parametrize("name", NOT_TAKEN)
 def test_other_observations_are_normalised_by_sb3(name: str) -> None:
     env = normalized(name)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from parity import OBSERVED, ModeDependent, train
+from parity import OBSERVED, ModeDependent, Traces, train
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.distributions import Categorical
@@ -24,6 +24,13 @@ class DroppingBuffer(RolloutBuffer):
 
     def get(self, batch_size: int | None = None) -> Any:
         yield next(super().get(batch_size))
+
+
+class OwnForward(ActorCriticPolicy):
+    """A policy whose KL has to be computed anew, because nobody knows what its method leaves behind."""
+
+    def forward(self, obs: Any, deterministic: bool = False) -> Any:
+        return super().forward(obs, deterministic)
 
 
 def case(action_space: spaces.Space = BOX, **arguments: Any) -> dict[str, Any]:
@@ -48,6 +55,8 @@ CASES: dict[str, dict[str, Any]] = {
     "entropy": case(ent_coef=0.1, vf_coef=0.25, max_grad_norm=0.1),
     "relu": case(policy_kwargs={"activation_fn": th.nn.ReLU, "net_arch": [16], "optimizer_class": th.optim.SGD}),
     "batch norm and dropout": case(policy_kwargs={"features_extractor_class": ModeDependent}),
+    "traces": case(policy_kwargs={"features_extractor_class": Traces}),
+    "traces of an own policy": case(policy=OwnForward, policy_kwargs={"features_extractor_class": Traces}),
     "VecNormalize": case(make_env=lambda: VecNormalize(noise_envs(BOX))),
     "own buffer": case(rollout_buffer_class=DroppingBuffer),
 }
@@ -95,8 +104,32 @@ def test_a_policy_with_networks_of_its_own() -> None:
     ours, log = train(PPOClip, **own)
     assert_same_weights(ours, theirs)
     assert "train/kl" not in log[-1]
-    with pytest.raises(MissingKLError, match=r"OwnNetworks overrides forward .* override get_distribution too"):
+    with pytest.raises(MissingKLError, match=r"OwnNetworks has a forward .* write get_distribution too"):
         PPOFixedKL(OwnNetworks, noise_envs(ACTION_SPACES["Discrete"]))
+
+
+class Bare(BasePolicy):
+    """A policy with only the methods that SB3's PPO calls."""
+
+    def __init__(self, observation_space: Any, action_space: Any, lr_schedule: Any, use_sde: bool = False):
+        super().__init__(observation_space, action_space)
+        self.actor, self.critic = th.nn.Linear(3, 3), th.nn.Linear(3, 1)
+        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1))
+
+    _of: Any = OwnNetworks._of
+    forward, evaluate_actions = OwnNetworks.forward, OwnNetworks.evaluate_actions
+    predict_values = OwnNetworks.predict_values
+
+    def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:
+        return self._of(observation).probs.argmax(dim=1)
+
+
+def test_a_policy_without_get_distribution() -> None:
+    bare: Any = Bare
+    own: Any = case(ACTION_SPACES["Discrete"], policy=bare)
+    assert_same_weights(train(PPOClip, **own)[0], train(PPO, **own)[0])
+    with pytest.raises(MissingKLError, match=r"Bare has a forward .* write get_distribution too"):
+        PPOFixedKL(bare, noise_envs(ACTION_SPACES["Discrete"]))
 
 
 def test_the_cases_train() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import torch as th
 from gymnasium.vector import AsyncVectorEnv
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
@@ -192,6 +194,46 @@ def test_it_is_the_environment_of_sb3_in_all_else() -> None:
         assert env.env_is_wrapped(Monitor) == [False] * N_ENVS
         env.close()
     assert th.equal(*weights)
+
+
+class InPieces(SubprocVecEnv):
+    """Waits for whichever worker answers first, as a class with workers of its own may."""
+
+    def step_wait(self) -> Any:
+        ready: list[Any] = list(self.remotes)
+        answers: dict[int, Any] = {}
+        while ready:
+            remote: Any
+            for remote in wait(ready):
+                answers[self.remotes.index(remote)] = remote.recv()
+                ready.remove(remote)
+        self.waiting = False
+        observations, rewards, dones, infos, _ = zip(*(answers[i] for i in range(self.num_envs)), strict=True)
+        return np.stack(observations), np.stack(rewards), np.stack(dones), list(infos)
+
+
+def test_a_class_that_talks_to_its_workers_itself_keeps_its_pipes() -> None:
+    weights = []
+    for cls in (InPieces, SubprocVecEnv):
+        env = cls([partial(NoiseEnv, BOX)] * 2, start_method="fork")
+        weights.append(flat_weights(PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0).learn(32)))
+        env.close()
+    assert th.equal(*weights)
+
+
+class Asks(BaseCallback):
+    """Reads the file descriptor of a pipe."""
+
+    def _on_step(self) -> bool:
+        env: Any = self.training_env
+        assert env.remotes[0].fileno() > 0
+        return True
+
+
+def test_pipes_have_a_file_descriptor_in_callbacks() -> None:
+    env = SubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
+    assert PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1).learn(8, Asks()).num_timesteps == 8
+    env.close()
 
 
 def test_learning_after_closing() -> None:

@@ -89,7 +89,7 @@ def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:
     policy, cls, base = plan.kind.policy, type(plan.kind.policy), plan.kind.policies[0]
     if not isinstance(policy, base):
         raise ObstacleError(f"{cls.__name__} is not a subclass of {base.__name__}")
-    for method in methods:
+    for method in ("__call__", *methods):
         if getattr(cls, method) is not getattr(base, method) or method in vars(policy):
             raise ObstacleError(f"{cls.__name__} overrides {method}")
     if type(plan.buffer) not in map(plan.kind.buffer_class, plan.kind.buffers):

@@ -19,7 +19,7 @@ from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
 from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
@@ -39,7 +39,7 @@ def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution
     training = kind.policy.training
     kind.policy.set_training_mode(False)
     try:
-        with th.no_grad():
+        with th.no_grad(), without_traces(kind.policy):
             for distribution in distributions:
                 divergences = divergences_of(distribution)
                 chunks.append(divergences.parameters(distribution))
@@ -225,13 +225,9 @@ class TorchUpdate:
     def _as_if_from(self, proximal: ProximalPolicy, samples: Samples) -> Samples:
         """Return the samples as if the proximal policy had collected the rollout."""
         kind = self._plan.kind
-        # Evaluating the policy changes the statistics of batch normalisation, for example.
-        buffers = [(buffer, buffer.clone()) for buffer in kind.policy.buffers()]
-        with proximal.in_place_of(self._descent.parameters), th.no_grad():
+        with proximal.in_place_of(self._descent.parameters), th.no_grad(), without_traces(kind.policy):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
-            for buffer, before in buffers:
-                buffer.copy_(before)
         return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
 
     def _policy_loss(self, evaluated: Evaluated, samples: Samples, proximal: Samples) -> th.Tensor:

@@ -45,6 +45,7 @@ from sb3_ppo_variants.base.checks import (
     check_memory,
     check_objective,
     check_overridden,
+    check_replaced,
     checked,
     checked_env,
     settings_kept,
@@ -374,6 +375,8 @@ class PPOBase(SavedAlgorithm):
         forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
         plan = self._plan()
         check_buffer_for_kl(plan)
+        if type(self).train is PPOBase.train:
+            check_replaced(self)
         backend, why = choose(plan, self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")

@@ -27,6 +27,8 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
 from sb3_ppo_variants.updates.run import check_finite_parameters
 
+NOT_CALLED = "_update_learning_rate is not called: pass a schedule as learning_rate"
+
 
 def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
     """Check that a class overrides no method of SB3 that is not called.
@@ -34,7 +36,16 @@ def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
     :raises TypeError: if it does, saying what to do instead
     """
     if cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
-        raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
+        raise TypeError(f"{cls.__name__}.{NOT_CALLED}")
+
+
+def check_replaced(model: OnPolicyAlgorithm) -> None:
+    """Check that a model has no method of its own in the place of one of SB3 that is not called.
+
+    :raises ArgumentError: if it has
+    """
+    if "_update_learning_rate" in vars(model):
+        raise ArgumentError(f"the model's {NOT_CALLED}")
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:

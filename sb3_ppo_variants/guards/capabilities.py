@@ -9,11 +9,12 @@ SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and ``num
 from contextlib import suppress
 
 import gymnasium as gym
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 
 from sb3_ppo_variants.errors import ArgumentError
 
 ABSENT = (AttributeError, NotImplementedError)
+PACKAGE = __name__.partition(".")[0]
 
 
 def has_attr(env: VecEnv, name: str) -> bool:
@@ -21,6 +22,20 @@ def has_attr(env: VecEnv, name: str) -> bool:
     with suppress(*ABSENT):
         # Some answer None for every name.
         return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
+    return False
+
+
+def offers(env: VecEnv, name: str) -> bool:
+    """Whether all single environments have an attribute, as far as asking them can do no harm.
+
+    Those in this process may raise anything. A worker of another library may end if it does not know the question.
+    """
+    inside, cls = single_envs(env), type(_below_wrappers(env, "unwrapped"))
+    if not inside:
+        is_known = cls is SubprocVecEnv or cls.__module__.startswith(f"{PACKAGE}.")
+        return is_known and has_attr(env, name)
+    with suppress(Exception):
+        return all(single.has_wrapper_attr(name) for single in inside)
     return False
 
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.guards.capabilities import has_attr, single_envs
+from sb3_ppo_variants.guards.capabilities import has_attr, offers, single_envs
 from sb3_ppo_variants.guards.outputs import Watch, as_real_array
 from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of
 
@@ -204,14 +204,12 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
 
     :raises ArgumentError: if masks are missing, naming the environment
     """
-    if takes_masks == has_attr(env, METHOD):
-        return
-    if takes_masks:
+    if takes_masks and not has_attr(env, METHOD):
         raise ArgumentError(
             f"{policy} needs action masks, but {_name(env)} has no {METHOD}(): add this method to the "
             "environments, or wrap each of them in sb3-contrib's ActionMasker"
         )
-    if choices(env.action_space) is not None:
+    if not takes_masks and choices(env.action_space) is not None and offers(env, METHOD):
         warnings.warn(
             f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
             "MaskableCnnPolicy or MaskableMultiInputPolicy, or MaskableMlpLstmPolicy and the like with a memory"

@@ -320,7 +320,7 @@ class CheckedStacks:
         if not self._is_array(rewards, "biuf"):
             self._watch.refuse("reward", show(rewards), "an array with a real number for each environment", None)
         # Both comparisons are false for NaN.
-        if not (rewards.min() > -HUGE_REWARD and rewards.max() < HUGE_REWARD):
+        if not (float(rewards.min()) > -HUGE_REWARD and float(rewards.max()) < HUGE_REWARD):
             for i, reward in enumerate(rewards.tolist()):
                 self._watch.note_reward(reward, i)
 

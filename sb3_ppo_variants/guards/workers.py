@@ -143,6 +143,10 @@ class Exchange:
         """Whether there is something to receive."""
         return self.pipe.poll(timeout)
 
+    def fileno(self) -> int:
+        """Return the file descriptor of the pipe."""
+        return self.pipe.fileno()
+
     def close(self) -> None:
         """Close the pipe."""
         self.pipe.close()
@@ -170,15 +174,21 @@ def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None
     return wait
 
 
+def _talks_as_sb3s(cls: type[VecEnv]) -> bool:
+    """Whether a class has the workers of SB3's ``SubprocVecEnv``, which answer each command once."""
+    return all(getattr(cls, name) is getattr(SubprocVecEnv, name) for name in ("__init__", "step_async", "step_wait"))
+
+
 @contextmanager
 def exchange_pipes(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
     """Replace each pipe of a ``SubprocVecEnv`` with an :class:`Exchange` while the context is active.
 
-    The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, and those
-    that have something else in place of pipes, are left as they are.
+    The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, those that
+    talk to workers of their own, and those that have something else in place of pipes, are left as they are.
     """
     pipes: Sequence[Connection | Exchange] = env.remotes if isinstance(env, SubprocVecEnv) else ()
-    if not pipes or not all(type(pipe) is Exchange or hasattr(pipe, "send_bytes") for pipe in pipes):
+    has_pipes = _talks_as_sb3s(type(env)) and all(hasattr(pipe, "send_bytes") for pipe in pipes)
+    if not pipes or not (has_pipes or all(type(pipe) is Exchange for pipe in pipes)):
         yield
         return
     assert isinstance(env, SubprocVecEnv)

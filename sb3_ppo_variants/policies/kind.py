@@ -172,7 +172,10 @@ class PolicyKind:
 
     def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
         """Read the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
-        distribution = self._latest_distribution("evaluate_actions", samples.observations, samples.more)
+        if self._left_behind("evaluate_actions"):
+            distribution = self.policy.action_dist
+        else:
+            distribution = self.distribution(samples.observations, samples.more)
         divergences = divergences_of(distribution)
         return divergences, divergences.parameters(distribution)
 
@@ -197,7 +200,10 @@ class PolicyKind:
         """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
         if not self.has_distribution():
             return None
-        return known_parameters(self._latest_distribution("forward", observations, more))
+        if not self._left_behind("forward"):
+            with without_traces(self.policy):
+                return known_parameters(self.distribution(observations, more))
+        return known_parameters(self.policy.action_dist)
 
     # The methods of the policy, which other kinds call with more arguments
 
@@ -220,28 +226,27 @@ class PolicyKind:
 
     # What is known about the policy
 
-    def _latest_distribution(self, method: str, observations: PyTorchObs, more: More) -> Distribution:
-        """Read the distributions that the last call of a policy method left behind, or else compute them again.
+    def _left_behind(self, method: str) -> bool:
+        """Whether a call of this method of the policy leaves its distributions in ``action_dist``.
 
-        SB3's and sb3-contrib's methods leave that of ``get_distribution`` in ``action_dist``, which saves a second
-        forward pass. A policy that overrides one may not do so.
+        SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do
+        so.
         """
-        if any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent"))):
-            return self.distribution(observations, more)
-        latest: Distribution = self.policy.action_dist
-        return latest
+        return not any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent")))
 
     def _overrides(self, method: str) -> bool:
         """Whether the policy's class has another method of this name than the class that its kind is for."""
         return getattr(type(self.policy), method, None) is not getattr(self.policies[0], method)
 
     def has_distribution(self) -> bool:
-        """Whether ``get_distribution`` belongs to the policy.
+        """Whether the policy has a ``get_distribution`` that belongs to it.
 
         A policy that overrides both methods of training may have networks of its own, about which an inherited
         ``get_distribution`` knows nothing.
         """
         overrides = self._overrides
+        if not hasattr(self.policy, "get_distribution"):
+            return False
         return overrides("get_distribution") or not (overrides("forward") and overrides("evaluate_actions"))
 
     def check_distribution(self) -> None:
@@ -251,8 +256,8 @@ class PolicyKind:
         """
         if not self.has_distribution():
             raise MissingKLError(
-                f"{type(self.policy).__name__} overrides forward and evaluate_actions, but not get_distribution, so "
-                "its KL is not known: override get_distribution too"
+                f"{type(self.policy).__name__} has a forward and an evaluate_actions of its own, but no "
+                "get_distribution, so its KL is not known: write get_distribution too"
             )
 
 
@@ -406,13 +411,27 @@ def first_state(policy: ActorCriticPolicy) -> Iterator[tuple[Distribution, th.Te
         policy.set_training_mode(training)
 
 
+@contextmanager
+def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
+    """Let what the policy computes leave PyTorch's random generator and its buffers as they are.
+
+    SB3 does not compute it. Buffers may be averages or counts, as those of batch normalisation are in training mode.
+    """
+    before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
+    devices = [policy.device] if policy.device.type == "cuda" else []
+    with th.random.fork_rng(devices):
+        yield
+    for name, buffer in policy.named_buffers():
+        buffer.copy_(before[name])
+
+
 def check_kl(policy: ActorCriticPolicy) -> None:
     """Check that the KL of a policy's distributions is known.
 
     :raises MissingKLError: if it is not
     """
-    divergences_of(policy.action_dist)
     kind_of(policy).check_distribution()
+    divergences_of(policy.action_dist)
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:

@@ -223,8 +223,8 @@ def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
     check_is_free(buffer)
     if n_steps != buffer.buffer_size:
         raise ArgumentError(
-            f"n_steps={n_steps} was set after the rollout buffer was created with n_steps={buffer.buffer_size}. "
-            f"To change it, save the model and pass n_steps={n_steps} to load()"
+            f"n_steps={n_steps} is not the length of the rollout buffer, which was created with "
+            f"n_steps={buffer.buffer_size}. To change it, save the model and pass n_steps={n_steps} to load()"
         )
     _UNDER_WAY.add(buffer)
     try:

@@ -13,6 +13,8 @@ from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, NOTE, Archive, File, read_archive
 from sb3_ppo_variants.saving.plain import Values
 
+# The module of the algorithms, by name, because it imports this one.
+VARIANTS = "sb3_ppo_variants.variants"
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
 NEEDED = ("policy_class", "observation_space", "action_space")
@@ -27,8 +29,8 @@ NOT_CONVERTED = ("policy", "env", "device", "_init_setup_model")
 def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = False) -> None:
     """Check that a class can load a file.
 
-    A class can load files of itself, its subclasses and its base classes. A class with ``reads_sb3s_ppo`` can also load
-    files of SB3's and sb3-contrib's PPO.
+    A class can load files of itself, its subclasses and its base classes, and of other subclasses of the same algorithm
+    of this package. A class with ``reads_sb3s_ppo`` can also load files of SB3's and sb3-contrib's PPO.
 
     :param converts: whether to allow all classes of this package, and SB3's and sb3-contrib's PPO, with any objective
     :raises DamagedFileError: if the file does not say which class it belongs to
@@ -42,7 +44,9 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
         classes = archive.note.get("classes")
         if not isinstance(classes, list) or not classes:
             raise archive.error(NOTE, "names no class")
-        if cls.__name__ not in classes and classes[0] not in [base.__name__ for base in cls.__mro__] and not converts:
+        algorithm = next((base for base in cls.__mro__ if base.__module__ == VARIANTS), cls)
+        is_base = classes[0] in [base.__name__ for base in cls.__mro__]
+        if not (converts or is_base or algorithm.__name__ in classes):
             fault = f"says that this is a {classes[0]}, not a {cls.__name__}; {how}"
             raise OtherClassError(archive.name, NOTE, fault)
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -17,6 +17,7 @@ from sb3_ppo_variants.rollouts.loop import Observations, Steps
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
+UPDATES = frozenset({"update", "update_from_moments", "combine"})
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
@@ -86,7 +87,7 @@ class NormalizedSteps:
     def _observations(self, observations: Observations) -> Observations:
         env = self._env
         statistics: Any = env.obs_rms if env.norm_obs else None
-        if type(statistics) is not RunningMeanStd or not self._knows(observations, statistics):
+        if not _are_plain(statistics) or not self._knows(observations, statistics):
             return self._as_sb3(observations)
         self._staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
         structure = self._structure
@@ -117,6 +118,11 @@ class NormalizedSteps:
         )
 
 
+def _are_plain(statistics: object) -> TypeGuard[RunningMeanStd]:
+    """Whether statistics are updated by SB3's own methods."""
+    return type(statistics) is RunningMeanStd and UPDATES.isdisjoint(vars(statistics))
+
+
 def _clip(numbers: np.ndarray, limit: float) -> None:
     """Clip in place. ``np.clip`` takes twice as long for small arrays."""
     np.maximum(numbers, -limit, out=numbers)
@@ -139,7 +145,7 @@ def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
         variance = float(np.add.reduce(deviations)) / n
     env.returns = returns
     statistics = env.ret_rms
-    if type(statistics) is not RunningMeanStd:
+    if not _are_plain(statistics):
         statistics.update(returns)
         return
     # Arithmetic with Python's floats is faster than with NumPy's scalars.
