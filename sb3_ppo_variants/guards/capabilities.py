@@ -30,12 +30,11 @@ def offers(env: VecEnv, name: str) -> bool:
 
     Those in this process may raise anything. A worker of another library may end if it does not know the question.
     """
-    inside, cls = single_envs(env), type(_below_wrappers(env, "unwrapped"))
-    if not inside:
-        is_known = cls is SubprocVecEnv or cls.__module__.startswith(f"{PACKAGE}.")
-        return is_known and has_attr(env, name)
     with suppress(Exception):
-        return all(single.has_wrapper_attr(name) for single in inside)
+        if inside := single_envs(env):
+            return all(single.has_wrapper_attr(name) for single in inside)
+        cls = type(env.unwrapped)
+        return (cls is SubprocVecEnv or cls.__module__.startswith(f"{PACKAGE}.")) and has_attr(env, name)
     return False
 
 

@@ -422,7 +422,8 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
     with th.random.fork_rng(devices):
         yield
     for name, buffer in policy.named_buffers():
-        buffer.copy_(before[name])
+        if name in before:
+            buffer.data = before[name]  # Its shape may have changed.
 
 
 def check_kl(policy: ActorCriticPolicy) -> None:
