@@ -14,7 +14,7 @@ from sb3_ppo_variants.backends.native import digest_sources
 from sb3_ppo_variants.backends.native.structures import Outcome, Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
-# The command that builds the library. Without -e, Python would import the package without it if it runs in the clone.
+# How to build the library. Without -e, Python would import the package without it if it runs in the clone.
 REBUILD = "in a clone of sb3_ppo_variants, run: pip install --no-deps -e ."
 # Bytes in a cache line.
 ALIGNMENT = 64

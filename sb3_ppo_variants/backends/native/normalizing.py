@@ -17,6 +17,7 @@ from sb3_ppo_variants.rollouts.loop import Observations, Steps
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
+# The methods of its statistics that it reimplements.
 UPDATES = frozenset({"update", "update_from_moments", "combine"})
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
