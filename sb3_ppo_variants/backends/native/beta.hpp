@@ -73,7 +73,10 @@ class Stream {
         return ((bits ^ bits >> 31) >> 12) * 0x1p-52 + 0x1p-53;
     }
 
-    double normal() { return ::sqrt(-2 * ::log(uniform())) * ::cos(6.283185307179586 * uniform()); }
+    double normal() {
+        const double radius = ::sqrt(-2 * ::log(uniform()));  // C++ does not say which operand is computed first.
+        return radius * ::cos(6.283185307179586 * uniform());
+    }
 
     // A number of the Gamma distribution with a shape of at least 1 (https://doi.org/10.1145/358407.358414).
     double gamma(double shape) {
