@@ -257,6 +257,19 @@ def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
     assert th.equal(*weights)
 
 
+class InHalfPrecision(DummyVecEnv):
+    """Returns rewards in half precision, whose largest number is 65504."""
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = super().step_wait()
+        return observations, rewards.astype(np.float16), dones, infos
+
+
+def test_rewards_in_half_precision_raise_no_warning() -> None:
+    env = InHalfPrecision([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
+    small(env=env).learn(32)  # A warning of this package is an error in the tests.
+
+
 class Flattened(VecEnvWrapper):
     """Joins the two parts of tuples."""
 
