@@ -211,10 +211,23 @@ class Reserved(DummyVecEnv):
         return [None]
 
 
-@pytest.mark.parametrize("make_env", [DummyVecEnv, Reserved])
+class InWorkers(SubprocVecEnv):
+    """Stands for workers of another library, which end at a question that they do not know."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name != "render_mode":
+            pytest.fail(f"was asked for {attr_name}")  # This is no Exception, so that nothing suppresses it.
+        return [None]
+
+    def has_attr(self, attr_name: str) -> bool:
+        return bool(self.get_attr(attr_name))
+
+
+@pytest.mark.parametrize("make_env", [DummyVecEnv, Reserved, InWorkers])
 def test_environments_need_not_answer_for_a_policy_without_masks(make_env: Any) -> None:
     env = make_env([lambda: Parameters(DISCRETE)])
     assert small_masked(env=env, policy="MlpPolicy").learn(16).num_timesteps == 16
+    env.close()
 
 
 class InvalidOrNot(MaskedNoiseEnv):

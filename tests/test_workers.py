@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,7 @@ class InPieces(SubprocVecEnv):
     """Waits for whichever worker answers first, as a class with workers of its own may."""
 
     def step_wait(self) -> Any:
+        assert all(type(remote) is Connection for remote in self.remotes)
         ready: list[Any] = list(self.remotes)
         answers: dict[int, Any] = {}
         while ready:
