@@ -30,8 +30,9 @@ SEED_LIMIT = 2**31
 class GymnasiumVecEnv(VecEnv):
     """Makes a gymnasium vector environment usable with SB3's algorithms, callbacks and wrappers.
 
-    In every autoreset mode, a step returns what SB3's ``DummyVecEnv`` would return with the same environments. Later
-    steps do not overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
+    In every autoreset mode, a step returns what SB3's ``DummyVecEnv`` would return with the same environments. In the
+    modes ``NEXT_STEP`` and ``DISABLED``, these get ``reset(options={})`` instead of ``reset()``. Later steps do not
+    overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
 
     The environments of a ``SyncVectorEnv`` must not share an array for their observations: gymnasium reads it after the
     last one's step, and returns the same observation for all. ``DummyVecEnv`` can have such environments.

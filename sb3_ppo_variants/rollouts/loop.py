@@ -85,7 +85,8 @@ def collect(
 ) -> bool:
     """Fill the buffer, as SB3's ``collect_rollouts`` does.
 
-    Callbacks find the same names in their ``locals``, and changes that they make there in place take effect.
+    Callbacks find the same names in their ``locals``, except those of its loop over the environments. Changes that they
+    make there in place take effect.
 
     :param env: steps the environments
     :param n_processes: number of processes that collect rollouts together; the steps of all of them count
