@@ -63,7 +63,7 @@ def _are_keys(value: object) -> bool:
 # are listed by name, because some are only imported when needed.
 KEYS = ("actor_keys", "critic_keys")
 OF_KEYS = Rule("a list of at least one key of the observations", _are_keys)
-WITH_KEYS = {f"{kind}MultiInputActorCriticPolicy" for kind in ("", "Maskable", "Recurrent")}
+WITH_KEYS = {f"{kind}MultiInputActorCriticPolicy" for kind in ("", "Maskable", "Recurrent", "MaskableRecurrent")}
 CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
 POLICY_RULES: Mapping[str, Rule] = {
     "net_arch": Rule("sizes >= 1 of hidden layers, or a dict of them by 'pi' and 'vf'", _is_net_arch).or_none(),
@@ -107,7 +107,7 @@ def check_policy(
             shown = policy if isinstance(policy, str) else policy_class.__name__
             raise ArgumentError(
                 f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
-                f"MaskableMultiInputPolicy and MultiInputLstmPolicy, not {shown}"
+                f"MaskableMultiInputPolicy, MultiInputLstmPolicy and MaskableMultiInputLstmPolicy, not {shown}"
             )
         OF_KEYS.check(f"policy_kwargs[{name!r}]", arguments[name])
     if constructor not in OF_POLICIES:

@@ -7,7 +7,7 @@ buffers have the columns of both, and their kind is both kinds.
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch as th
@@ -22,11 +22,12 @@ from sb3_contrib.common.recurrent.policies import (
 from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples, RNNStates
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_ppo_variants.policies.masked import MaskableHybridDistribution, Masked
-from sb3_ppo_variants.policies.recurrent import HiddenStates, Recurrent
+from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, HiddenStates, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
@@ -138,6 +139,12 @@ class MaskableRecurrentMultiInputActorCriticPolicy(
     __init__ = RecurrentMultiInputActorCriticPolicy.__init__
 
 
+class MaskableAsymmetricLstmPolicy(MaskableRecurrentActorCriticPolicy, AsymmetricLstmPolicy):
+    """The policy for dictionaries, whose actor and critic see different observations."""
+
+    __init__ = AsymmetricLstmPolicy.__init__
+
+
 class MaskableRecurrentSamples(
     namedtuple("MaskableRecurrentSamples", [*RecurrentRolloutBufferSamples._fields, "action_masks"])  # type: ignore[misc]
 ):
@@ -179,4 +186,5 @@ class MaskedRecurrent(Recurrent, Masked):
         MaskableRecurrentActorCriticCnnPolicy,
         MaskableRecurrentMultiInputActorCriticPolicy,
     )
+    asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricLstmPolicy
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
