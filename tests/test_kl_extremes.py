@@ -17,7 +17,7 @@ from stable_baselines3.common.distributions import (
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import BERNOULLI, CATEGORICAL, Single
+from sb3_ppo_variants.backends.native.distributions import Single
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence
 from sb3_ppo_variants.kl import divergences_of
@@ -97,9 +97,8 @@ def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
     many = name == "MultiCategorical"
     was, now = (np.array(logits, dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
     parts = [len(old)] * (1 + many)
-    kind = BERNOULLI if name == "Bernoulli" else CATEGORICAL
-    drawn = Single(kind, parts)
-    architecture = Architecture(["action_net"], ["value_net"], 0, drawn, StateDependence(), 1)
+    drawn = Single("BERNOULLI" if name == "Bernoulli" else "CATEGORICAL", parts)
+    architecture = Architecture(["action_net"], ["value_net"], "TANH", drawn, StateDependence(), 1)
     arrays = {"action_net.weight": np.zeros((len(now), 1), dtype), "action_net.bias": now}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
     one = np.zeros(1, dtype)

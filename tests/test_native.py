@@ -23,7 +23,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.distributions import BERNOULLI, GAUSSIAN, Single
+from sb3_ppo_variants.backends.native.distributions import Single
 from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence, run_acting, values_of
 from sb3_ppo_variants.backends.native.update import Averages
 from sb3_ppo_variants.processes import Processes
@@ -56,7 +56,7 @@ def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
     parameters = {"weight": np.ones((1, 1), x.dtype), "bias": np.zeros(1, x.dtype)}
     arrays = {f"{layer}.{name}": p for layer in ("hidden", "action_net", "value_net") for name, p in parameters.items()}
     layers = ["hidden", "action_net"], ["hidden", "value_net"]
-    networks = Architecture(*layers, 0, Single(BERNOULLI, [1]), StateDependence(), 1).structure(arrays)
+    networks = Architecture(*layers, "TANH", Single("BERNOULLI", [1]), StateDependence(), 1).structure(arrays)
     return values_of(networks, x[:, None])[:, 0]
 
 
@@ -81,8 +81,8 @@ def test_the_exponential_function(dtype: Any) -> None:
     x = np.append(np.linspace(-86.5, 88.7, 20001), [-1000.0, -0.0]).astype(dtype)
     arrays = {"log_std": x, "action_net.weight": np.zeros((len(x), 1), dtype), "action_net.bias": np.zeros_like(x)}
     arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
-    drawn = Single(GAUSSIAN, [len(x)])
-    architecture = Architecture(["action_net"], ["value_net"], 0, drawn, StateDependence(), 1)
+    drawn = Single("GAUSSIAN", [len(x)])
+    architecture = Architecture(["action_net"], ["value_net"], "TANH", drawn, StateDependence(), 1)
     found = acted(architecture, arrays, np.zeros((1, 1), dtype), np.ones((1, len(x)), dtype))["actions"][0]
     wanted = np.exp(x.astype(np.longdouble))
     assert (np.abs(found - wanted) <= 2 * np.spacing(wanted.astype(dtype))).all()

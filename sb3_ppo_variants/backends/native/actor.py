@@ -14,7 +14,6 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, as_batch, values_of
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
@@ -102,7 +101,7 @@ class NativeActor:
         self._shaped = self._actions.reshape(n_steps, n_envs, *(self._policy.action_space.shape or ()))
         self._mask = None if self._masks is None else np.ones((n_envs, outputs), bool)
         self._std = zeros(n_steps, n_envs, drawn.n_stds) if drawn.n_stds else None
-        deviations = self._std if drawn.kind == STATE_DEPENDENT else None
+        deviations = self._std if drawn.is_state_dependent else None
         # The matrices of gSDE are read at each step, because they are replaced between steps.
         self._noise: np.ndarray | None = None
         self._matrices: th.Tensor | None = None
@@ -146,7 +145,8 @@ class NativeActor:
         arrays = arrays_of(self._parameters)
         self._networks = self._architecture.structure(arrays)
         self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
-        self._log_std = arrays["log_std"] if self._drawn.n_stds and self._drawn.kind != STATE_DEPENDENT else None
+        drawn = self._drawn
+        self._log_std = arrays["log_std"] if drawn.n_stds and not drawn.is_state_dependent else None
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         model, inputs = self._model, self._inputs

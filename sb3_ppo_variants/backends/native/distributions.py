@@ -27,35 +27,24 @@ from sb3_ppo_variants.distributions import (
 from sb3_ppo_variants.hybrid import Condition, HybridDistribution
 from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
 
-# The numbers in interface.hpp.
-(
-    GAUSSIAN,
-    CATEGORICAL,
-    BERNOULLI,
-    STATE_DEPENDENT,
-    STATE_GAUSSIAN,
-    SQUASHED_GAUSSIAN,
-    SQUASHED_STATE_GAUSSIAN,
-    BETA,
-    HYBRID,
-) = range(9)
-DISTRIBUTIONS: Mapping[type[Distribution], int] = {
-    BernoulliDistribution: BERNOULLI,
-    BetaDistribution: BETA,
-    CategoricalDistribution: CATEGORICAL,
-    DiagGaussianDistribution: GAUSSIAN,
-    MultiCategoricalDistribution: CATEGORICAL,
-    SquashedGaussianDistribution: SQUASHED_GAUSSIAN,
-    SquashedStateGaussianDistribution: SQUASHED_STATE_GAUSSIAN,
-    StateDependentNoiseDistribution: STATE_DEPENDENT,
-    StateGaussianDistribution: STATE_GAUSSIAN,
+# Their names in interface.hpp.
+DISTRIBUTIONS: Mapping[type[Distribution], str] = {
+    BernoulliDistribution: "BERNOULLI",
+    BetaDistribution: "BETA",
+    CategoricalDistribution: "CATEGORICAL",
+    DiagGaussianDistribution: "GAUSSIAN",
+    MultiCategoricalDistribution: "CATEGORICAL",
+    SquashedGaussianDistribution: "SQUASHED_GAUSSIAN",
+    SquashedStateGaussianDistribution: "SQUASHED_STATE_GAUSSIAN",
+    StateDependentNoiseDistribution: "STATE_DEPENDENT",
+    StateGaussianDistribution: "STATE_GAUSSIAN",
 }
 # Those with one standard deviation for all states, those of which two outputs belong to each dimension, those whose
 # noise is normal, and those that a product may have as factors.
-WITH_LOG_STD = {GAUSSIAN, SQUASHED_GAUSSIAN}
-OF_TWO_OUTPUTS = {STATE_GAUSSIAN, SQUASHED_STATE_GAUSSIAN, BETA}
-OF_NORMAL_NOISE = {GAUSSIAN, STATE_GAUSSIAN, SQUASHED_GAUSSIAN, SQUASHED_STATE_GAUSSIAN}
-FACTORS = {GAUSSIAN, CATEGORICAL, BERNOULLI}
+WITH_LOG_STD = {"GAUSSIAN", "SQUASHED_GAUSSIAN"}
+OF_TWO_OUTPUTS = {"STATE_GAUSSIAN", "SQUASHED_STATE_GAUSSIAN", "BETA"}
+OF_NORMAL_NOISE = {"GAUSSIAN", "STATE_GAUSSIAN", "SQUASHED_GAUSSIAN", "SQUASHED_STATE_GAUSSIAN"}
+FACTORS = {"GAUSSIAN", "CATEGORICAL", "BERNOULLI"}
 # Arrays of numbers, with a row for each state.
 Outputs: TypeAlias = np.ndarray | th.Tensor
 
@@ -66,8 +55,6 @@ class Drawn(ABC):
     Everything that it says in numbers of columns is about rows, one for each state.
     """
 
-    kind: int
-    """The number of the distribution in ``interface.hpp``."""
     outputs: int
     """Columns of the output of the policy network."""
     action_size: int
@@ -76,6 +63,8 @@ class Drawn(ABC):
     """Columns of standard deviations that are not outputs; 0 if there are none."""
     takes_integers: bool = False
     """Whether actions are integers."""
+    is_state_dependent: bool = False
+    """Whether this is gSDE, whose noise and standard deviations come from matrices."""
 
     @property
     def old_size(self) -> int:
@@ -114,26 +103,27 @@ class Drawn(ABC):
 class Single(Drawn):
     """A distribution of one kind.
 
-    :param kind: the number of the distribution in ``interface.hpp``
+    :param kind: the name of the distribution in ``interface.hpp``
     :param parts: the number of categories of each part of a categorical action; for others, one entry with the number
         of dimensions
     """
 
-    def __init__(self, kind: int, parts: Sequence[int]):
+    def __init__(self, kind: str, parts: Sequence[int]):
         self.kind, self.parts = kind, np.array(parts, np.int64)
         self.outputs = int(self.parts.sum()) * (2 if kind in OF_TWO_OUTPUTS else 1)
-        self.takes_integers = kind == CATEGORICAL
+        self.takes_integers, self.is_state_dependent = kind == "CATEGORICAL", kind == "STATE_DEPENDENT"
         self.action_size = len(self.parts) if self.takes_integers else int(self.parts.sum())
-        self.n_stds = self.outputs if kind in WITH_LOG_STD | {STATE_DEPENDENT} else 0
+        self.n_stds = self.outputs if kind in WITH_LOG_STD or self.is_state_dependent else 0
 
     def fields(self) -> dict[str, structures.FieldValue]:
-        return {"distribution": self.kind, "parts": self.parts, "n_parts": len(self.parts)}
+        distribution = structures.CONSTANTS["Distributions"][self.kind]
+        return {"distribution": distribution, "parts": self.parts, "n_parts": len(self.parts)}
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         if self.kind in OF_NORMAL_NOISE:
             return th.randn((n_steps, n_envs, self.action_size), dtype=dtype).numpy()
         shape = (n_steps, n_envs, self.outputs)
-        if self.kind == CATEGORICAL:
+        if self.kind == "CATEGORICAL":
             return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
         return th.rand(shape, dtype=dtype).numpy()
 
@@ -142,15 +132,15 @@ class Single(Drawn):
             return th.as_tensor(outputs), th.as_tensor(std)
         if self.kind in OF_TWO_OUTPUTS:
             first, second = th.as_tensor(outputs).chunk(2, dim=1)
-            return (F.softplus(first) + 1, F.softplus(second) + 1) if self.kind == BETA else (first, second.exp())
-        if self.kind == BERNOULLI:
+            return (F.softplus(first) + 1, F.softplus(second) + 1) if self.kind == "BETA" else (first, second.exp())
+        if self.kind == "BERNOULLI":
             return (th.as_tensor(outputs),)
         return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts.tolist(), dim=1))
 
     def shared(self) -> list[bool]:
-        if self.kind == CATEGORICAL:
+        if self.kind == "CATEGORICAL":
             return [False] * len(self.parts)
-        return [False] if self.kind == BERNOULLI else [False, self.kind in WITH_LOG_STD]
+        return [False] if self.kind == "BERNOULLI" else [False, self.kind in WITH_LOG_STD]
 
     def has(self, actions: np.ndarray) -> bool:
         return not self.takes_integers or bool(((actions >= 0) & (actions < self.parts)).all())
@@ -163,8 +153,6 @@ class Hybrid(Drawn):
     :param entropy_weights: the factors of their entropies
     :param conditions: where each counts; ``None`` for everywhere
     """
-
-    kind = HYBRID
 
     def __init__(
         self, factors: Sequence[Single], entropy_weights: Sequence[float], conditions: Sequence[Condition | None]
@@ -186,7 +174,8 @@ class Hybrid(Drawn):
         return {"choice": condition.choice, "outcomes": outcomes}
 
     def fields(self) -> dict[str, structures.FieldValue]:
-        return {"distribution": self.kind, "factors": self._structures, "n_factors": len(self._factors)}
+        distribution = structures.CONSTANTS["Distributions"]["HYBRID"]
+        return {"distribution": distribution, "factors": self._structures, "n_factors": len(self._factors)}
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         return np.concatenate([factor.draw_noise(n_steps, n_envs, dtype) for factor in self._factors], axis=2)
@@ -223,7 +212,7 @@ def drawn_by(distribution: Distribution) -> Drawn:
 
 
 def _single(distribution: Distribution) -> Single:
-    kind = CATEGORICAL if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
+    kind = "CATEGORICAL" if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
     if kind is None:
         raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
     if not divergences_of(distribution).built_in:

@@ -92,8 +92,7 @@ def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
     return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
 
 
-# The numbers in interface.hpp.
-ACTIVATIONS: Mapping[type[nn.Module], int] = {nn.Tanh: 0, nn.ReLU: 1}
+ACTIVATIONS: Mapping[type[nn.Module], str] = {nn.Tanh: "TANH", nn.ReLU: "RELU"}
 # Stands for actions that are not squashed.
 NOT_SQUASHED = -1.0
 
@@ -124,6 +123,7 @@ class StateDependence(NamedTuple):
 class Architecture:
     """The names of a policy's layers, its activation and its distribution.
 
+    :param activation: its name in ``interface.hpp``
     :param drawn: how actions are drawn from the output of the policy network
     :param inputs: the number of features
     :param of_critic: the first feature of the critic; 0 if actor and critic have the same features
@@ -131,7 +131,7 @@ class Architecture:
 
     actor: list[str]
     critic: list[str]
-    activation: int
+    activation: str
     drawn: Drawn
     state_dependence: StateDependence
     inputs: int
@@ -192,9 +192,10 @@ class Architecture:
         columns = self.state_dependence.log_std_columns
         if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (drawn.n_stds,)):
             raise ObstacleError(f"log_std has the shape {log_std.shape}")
-        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic, self.activation
+        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic
         stds = {"log_std": log_std, "d_log_std": gradients.get("log_std") if drawn.n_stds else None}
-        return structures.Networks(*networks, **drawn.fields(), **stds, **self.state_dependence._asdict())
+        activation = structures.CONSTANTS["Activations"][self.activation]
+        return structures.Networks(*networks, activation, **drawn.fields(), **stds, **self.state_dependence._asdict())
 
 
 def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:

@@ -16,12 +16,6 @@ FieldValue: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
 _INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_text(encoding="utf-8"))
 
 
-def _enumerated(name: str) -> list[str]:
-    """Read the constants of an enumeration in ``interface.hpp``, which count from 0."""
-    (constants,) = re.findall(rf"enum {name} {{(.*?)}};", _INTERFACE, re.DOTALL)
-    return [constant.strip() for constant in constants.split(",")]
-
-
 def _fields(structure: str) -> list[tuple[str, type]]:
     """Read the fields of a structure in ``interface.hpp``."""
     (body,) = re.findall(rf"struct {structure} {{(.*?)}};", _INTERFACE, re.DOTALL)
@@ -33,15 +27,13 @@ def _fields(structure: str) -> list[tuple[str, type]]:
     return fields
 
 
+# The constants of each enumeration in ``interface.hpp``, which count from 0, by name.
+CONSTANTS = {
+    enumeration: {name.strip(): number for number, name in enumerate(names.split(","))}
+    for enumeration, names in re.findall(r"enum (\w+) {(.*?)};", _INTERFACE, re.DOTALL)
+}
 # The columns of the statistics of minibatches; the last constant counts them.
-MEASURED = [name.lower() for name in _enumerated("Statistics")[:-1]]
-# The objectives and the value losses that the library computes.
-NATIVE_OBJECTIVES = _enumerated("Objectives")
-VALUE_LOSSES = _enumerated("ValueLosses")
-# How the advantages of minibatches are normalised.
-NOT_NORMALIZED, NORMALIZED, NORMALIZED_IN_ORDER = map(
-    _enumerated("Normalizations").index, ("NOT_NORMALIZED", "NORMALIZED", "NORMALIZED_IN_ORDER")
-)
+MEASURED = [name.lower() for name in CONSTANTS["Statistics"]][:-1]
 
 
 class Structure(ctypes.Structure):

@@ -11,7 +11,6 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import STATE_DEPENDENT
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
 from sb3_ppo_variants.backends.native.own_losses import OwnObjective, OwnValueLoss
@@ -238,7 +237,7 @@ class NativeUpdate:
         """Compute the parameters of the policy's distributions in all states."""
         drawn = self.architecture.drawn
         outputs = np.empty((len(features), drawn.outputs), self.dtype)
-        std = np.empty_like(outputs) if drawn.kind == STATE_DEPENDENT else None
+        std = np.empty_like(outputs) if drawn.is_state_dependent else None
         results = {"outputs": outputs, "deviations": std}
         run_acting(self.networks, self.dtype, features=features, masks=masks, rows=len(features), **results)
         if std is None and drawn.n_stds:
@@ -320,14 +319,13 @@ class NativeDescent:
 
     def _terms(self) -> structures.Terms:
         plan, objective = self._plan, self._plan.objective.within
-        normalization = structures.NOT_NORMALIZED
+        normalization = "NOT_NORMALIZED"
         if plan.normalize_advantage == "minibatch":
-            alone = plan.processes.size == 1
-            normalization = structures.NORMALIZED if alone else structures.NORMALIZED_IN_ORDER
+            normalization = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
         constants, term = None, 0
         if has_term(objective):
-            constants, term = np.array(objective.constants, float), structures.NATIVE_OBJECTIVES.index(objective.term)
-        value_loss, constant = structures.VALUE_LOSSES[0], 0.0
+            constants, term = np.array(objective.constants, float), structures.CONSTANTS["Objectives"][objective.term]
+        value_loss, constant = "SQUARED_ERROR", 0.0
         if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
             value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
         return structures.Terms(
@@ -337,8 +335,8 @@ class NativeDescent:
             float(plan.vf_coef),
             float(constant),
             term,
-            structures.VALUE_LOSSES.index(value_loss),
-            normalization,
+            structures.CONSTANTS["ValueLosses"][value_loss],
+            structures.CONSTANTS["Normalizations"][normalization],
             self._descent.of_policy,
             self._descent.of_value,
         )
