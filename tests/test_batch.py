@@ -316,6 +316,8 @@ def test_without_a_rollout_a_batch_stands_for_it() -> None:
     assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
     arrays: Batch[np.ndarray] = Batch(np.ones(2), np.ones(2), returns=np.array([1.0, 3.0]))
     assert arrays.over_rollout(lambda rollout: rollout.returns * 2).tolist() == [2.0, 6.0]
+    seen = Batch(None, th.zeros(2), observations={"a": th.tensor([3.0, 8.0])})
+    assert seen.over_rollout(lambda rollout: np.sqrt(rollout.observations["a"] + 1)).tolist() == [2.0, 3.0]
     elsewhere: Batch[th.Tensor] = Batch(advantages=th.ones(2, device="meta"))
     assert elsewhere.over_rollout(lambda rollout: np.ones(2)).device.type == "meta"
 

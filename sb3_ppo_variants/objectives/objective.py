@@ -10,6 +10,7 @@ import torch as th
 from stable_baselines3.common.distributions import Distribution
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.stops import EarlyStop
 
 TensorOrArray = TypeVar("TensorOrArray", th.Tensor, np.ndarray)
@@ -113,7 +114,7 @@ class Batch(Generic[TensorOrArray]):
         of_samples: Callable[[Callable[..., np.ndarray]], TensorOrArray] | None = self._source("over_rollout")
         if of_samples is not None:
             return of_samples(compute)
-        found = compute(Batch(source=lambda name: _as_arrays(getattr(self, name))))
+        found = compute(Batch(source=lambda name: map_parts(_as_array, getattr(self, name))))
         return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found).to(self.advantages.device)
 
     def _find(self, name: str) -> object:
@@ -144,9 +145,7 @@ class Batch(Generic[TensorOrArray]):
         raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have")
 
 
-def _as_arrays(value: object) -> object:
-    if isinstance(value, tuple):
-        return tuple(map(_as_arrays, value))
+def _as_array(value: object) -> object:
     return value.detach().cpu().numpy() if isinstance(value, th.Tensor) else value
 
 

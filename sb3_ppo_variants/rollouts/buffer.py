@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.layout import map_parts, parts_of
 from sb3_ppo_variants.objectives import Batch
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -138,11 +139,7 @@ def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
 def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
     """Read the observations in rows of a rollout, and the action masks, if the buffer has any."""
     where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
-    observations: Any = buffer.observations
-    if isinstance(observations, dict):
-        observations = {key: buffer.to_torch(array[where]) for key, array in observations.items()}
-    else:
-        observations = buffer.to_torch(observations[where])
+    observations = map_parts(lambda array: buffer.to_torch(array[where]), buffer.observations)
     return observations, None if masks is None else masks[where]
 
 
@@ -173,12 +170,7 @@ class Columns:
             if name not in BUFFER_NAMES:
                 return None
             self._in_rows[name] = self._episodes() if name == "episodes" else self._column(name)
-        column = self._in_rows[name]
-        if isinstance(column, dict):
-            return {key: convert(array[rows]) for key, array in column.items()}
-        if isinstance(column, tuple):
-            return tuple(convert(array[rows]) for array in column)
-        return convert(column[rows])
+        return map_parts(lambda array: convert(array[rows]), self._in_rows[name])
 
     def whole(self) -> Batch[np.ndarray]:
         """Return a batch with all rows."""
@@ -195,10 +187,7 @@ class Columns:
         return convert(found[rows])
 
     def _column(self, name: str) -> object:
-        buffer, column = self._buffer, getattr(self._buffer, BUFFER_NAMES[name])
-        if isinstance(column, dict):
-            return {key: in_rows(buffer, array) for key, array in column.items()}
-        found = in_rows(buffer, column)
+        found = map_parts(partial(in_rows, self._buffer), getattr(self._buffer, BUFFER_NAMES[name]))
         return found if name in ("observations", "actions") else found.reshape(len(found))
 
     def _episodes(self) -> np.ndarray:
@@ -260,11 +249,8 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
             f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "
             "call collect_rollouts() first, or learn(), which calls both"
         )
-    observations: Any = buffer.observations
-    parts = {"observation": observations}
-    if isinstance(observations, dict):
-        parts = {f"observation[{key!r}]": array for key, array in observations.items()}
-    arrays = parts | {
+    parts = parts_of(buffer.observations)
+    arrays = {"observation" + "".join(f"[{key!r}]" for key in path): array for path, array in parts} | {
         "action": buffer.actions,
         "reward": buffer.rewards,
         "value": buffer.values,

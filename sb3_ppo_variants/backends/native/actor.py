@@ -15,13 +15,13 @@ from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, as_batch, values_of
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, values_of
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.layout import AnySpace
+from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -83,11 +83,9 @@ class NativeActor:
         self.read()
         # Discrete actions and observations have an additional dimension in the buffer.
         self._actions_in_buffer = _like(buffer.actions, buffer.n_envs, kind.policy.action_space)
-        steps, space = buffer.observations, kind.policy.observation_space
-        self._observations_in_buffer: Any = (
-            {key: _like(steps[key], buffer.n_envs, part) for key, part in space.items()}
-            if isinstance(space, spaces.Dict)
-            else _like(steps, buffer.n_envs, space)
+        spaces_of_parts = structure_of(kind.policy.observation_space)
+        self._observations_in_buffer: Any = map_parts(
+            lambda steps, space: _like(steps, buffer.n_envs, space), buffer.observations, spaces_of_parts
         )
         self._step: tuple[Observations, np.ndarray, np.ndarray, np.ndarray]
 
@@ -214,8 +212,9 @@ class NativeActor:
         }
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
+        batch = map_parts(lambda part: np.asarray(part)[None], observation)
         # A number of the networks' type, because a Python float would round the sum with the reward differently.
-        value: float = self._values_of(as_batch(observation))[0, 0]
+        value: float = self._values_of(batch)[0, 0]
         return value
 
     def _values_of(self, observations: Observations) -> np.ndarray:

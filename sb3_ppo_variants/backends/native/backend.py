@@ -19,8 +19,9 @@ from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.hybrid import HybridDistribution
+from sb3_ppo_variants.layout import parts_of
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Actor, Observations
+from sb3_ppo_variants.rollouts.loop import Actor
 from sb3_ppo_variants.updates.plan import UpdatePlan
 from sb3_ppo_variants.updates.step_size import KLAdaptive
 
@@ -105,8 +106,7 @@ def _check_rollout(plan: UpdatePlan) -> None:
             array: np.ndarray = getattr(buffer, name)
             if array.size != rows * (buffer.action_dim if name == "actions" else 1):
                 raise ObstacleError(f"the {name} of the rollout buffer have the shape {array.shape}")
-        observations: Observations = buffer.observations
-        for array in observations.values() if isinstance(observations, dict) else [observations]:
+        for _, array in parts_of(buffer.observations):
             if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
                 raise ObstacleError(f"the observations of the rollout buffer have the shape {array.shape}")
     old = buffer.old_parameters if isinstance(buffer, WithParameters) else None

@@ -18,7 +18,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
-from sb3_ppo_variants.layout import AnySpace
+from sb3_ppo_variants.layout import AnySpace, parts_of
 from sb3_ppo_variants.rollouts.loop import Observations
 
 
@@ -51,7 +51,7 @@ class Features:
             if acting != actor or actor is None or critic is None or policy.share_features_extractor:
                 raise ObstacleError("actor and critic have different features")
             self._keys = [*actor, *critic]
-        if any(map(is_image_space, self._space.values() if isinstance(self._space, spaces.Dict) else [self._space])):
+        if any(is_image_space(part) for _, part in parts_of(self._space)):
             raise ObstacleError("observations are images")
 
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
@@ -74,13 +74,6 @@ class Features:
         tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
         assert isinstance(tensor, th.Tensor)
         return tensor.flatten(1).numpy()
-
-
-def as_batch(observation: Observations) -> Observations:
-    """View one observation as a batch of one."""
-    if isinstance(observation, dict):
-        return {key: np.asarray(value)[None] for key, value in observation.items()}
-    return np.asarray(observation)[None]
 
 
 Arrays = Mapping[str, np.ndarray]

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -18,12 +19,12 @@ from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
-from sb3_ppo_variants.rollouts.loop import Observations
 from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.proximal import join
 from sb3_ppo_variants.updates.run import Measured
@@ -188,11 +189,7 @@ class NativeUpdate:
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
         """Read the rollout in the row order of its buffer, in the type of the networks."""
         architecture, drawn, n = self.architecture, self.architecture.drawn, len(self.advantages)
-        observations: Observations = buffer.observations
-        if isinstance(observations, dict):
-            observations = {key: in_rows(buffer, array) for key, array in observations.items()}
-        else:
-            observations = in_rows(buffer, observations)
+        observations = map_parts(partial(in_rows, buffer), buffer.observations)
         features = Features(self.plan.kind.policy).compute(observations, self.dtype)
         fitting(features, "features", self.dtype, n, architecture.inputs)
         actions = self._read(buffer.actions, drawn.action_size)
