@@ -22,7 +22,7 @@ from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
-from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of
+from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounded, bounds_of, resample_noise
 from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.run import Measured, Snapshot, check_finite_parameters
@@ -88,17 +88,12 @@ class TorchActor:
     def act(self, step: int, observations: Observations) -> np.ndarray:
         self.read()
         model, policy = self._model, self._policy
-        if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
-            policy.reset_noise(self._buffer.n_envs)
+        resample_noise(model, policy, step, self._buffer.n_envs)
         obs_tensor = obs_as_tensor(observations, model.device)
         with th.no_grad():
             acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
         actions = acted.actions.cpu().numpy()
-        clipped_actions = actions
-        if policy.squash_output:
-            clipped_actions = policy.unscale_action(actions)
-        elif self._bounds is not None:
-            clipped_actions = np.clip(actions, *self._bounds)
+        clipped_actions = bounded(policy, self._bounds, actions)
         check_actions(clipped_actions, self._watch)
         self._acted, self._actions = acted, actions
         self._seen = {

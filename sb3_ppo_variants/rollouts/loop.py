@@ -18,6 +18,8 @@ from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
+# The lower and the upper bounds of actions.
+Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class Steps(Protocol):
@@ -139,7 +141,13 @@ def _last_observations(model: OnPolicyAlgorithm) -> Observations:
     return model._last_obs
 
 
-def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None:
+def resample_noise(model: OnPolicyAlgorithm, policy: ActorCriticPolicy, step: int, n_envs: int) -> None:
+    """Draw other matrices for gSDE if ``sde_sample_freq`` asks for it in this step."""
+    if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
+        policy.reset_noise(n_envs)
+
+
+def bounds_of(policy: ActorCriticPolicy) -> Bounds | None:
     """Find the bounds to which actions are clipped for the environments, or ``None`` if they are not clipped.
 
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
@@ -152,6 +160,16 @@ def bounds_of(policy: ActorCriticPolicy) -> tuple[np.ndarray, np.ndarray] | None
             f"bounds so far apart for their type, has no meaning: {space}. Leave out the wrapper, or squash_output"
         )
     return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None
+
+
+def bounded(policy: ActorCriticPolicy, bounds: Bounds | None, actions: np.ndarray) -> np.ndarray:
+    """Scale or clip actions to what the environments expect.
+
+    :param bounds: those that :func:`bounds_of` has found
+    """
+    if policy.squash_output:
+        return policy.unscale_action(actions)
+    return actions if bounds is None else np.clip(actions, *bounds)
 
 
 def _has_no_width(space: spaces.Box, by_sb3: bool) -> bool:

@@ -25,7 +25,7 @@ from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Observations, bounds_of
+from sb3_ppo_variants.rollouts.loop import Observations, bounded, bounds_of, resample_noise
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
@@ -147,9 +147,8 @@ class NativeActor:
         self._log_std = arrays["log_std"] if drawn.n_stds and not drawn.is_state_dependent else None
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        model, inputs = self._model, self._inputs
-        if model.use_sde and model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0:
-            self._policy.reset_noise(self._buffer.n_envs)
+        inputs = self._inputs
+        resample_noise(self._model, self._policy, step, self._buffer.n_envs)
         features = observations
         if not (self._are_features and observations.shape == inputs.shape):
             features = self._features.compute(observations, self._dtype)
@@ -170,7 +169,10 @@ class NativeActor:
         if self._drawn.takes_integers:
             actions = actions.astype(np.int64)
         self._step = observations, actions, self._values[step], self._log_probs[step]
-        return self._bounded(actions) if self._clipped is None else self._clipped[step].reshape(actions.shape)
+        if self._clipped is None:
+            return bounded(self._policy, self._bounds, actions)
+        clipped: np.ndarray = self._clipped[step].reshape(actions.shape)
+        return clipped
 
     def _read_noise(self, step: int) -> None:
         """Show the library the random numbers of a step: its own, or the matrices that gSDE has at the moment."""
@@ -190,15 +192,6 @@ class NativeActor:
             self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
             acting.noise = as_field(self._exploring)
             acting.noise_size = 0 if matrices is single else shape[0] * shape[1]
-
-    def _bounded(self, actions: np.ndarray) -> np.ndarray:
-        """Bring actions into the form that the environments expect."""
-        if self._policy.squash_output:
-            actions = self._policy.unscale_action(actions)
-        elif self._bounds is not None:
-            low, high = self._bounds
-            actions = np.minimum(np.maximum(actions, low), high)
-        return actions
 
     def seen(self) -> dict[str, object]:
         observations, actions, values, log_probs = self._step
