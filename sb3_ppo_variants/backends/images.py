@@ -227,8 +227,7 @@ class ActingAfter(ActingPolicy):
     def _output(self, observations: PyTorchObs) -> th.Tensor:
         assert isinstance(observations, th.Tensor)
         if observations.dtype != th.uint8:  # A wrapper may return other numbers than the space has.
-            output: th.Tensor = self._first.modules(observations.float() / 255.0)
-            return output
+            return self._first.by_torch(observations)
         images = observations if observations.permute(0, 2, 3, 1).is_contiguous() else observations.contiguous()
         return self._first(images.numpy(), np.arange(len(images)))
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, reduce
 from itertools import pairwise
 from operator import add
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch as th
@@ -35,16 +35,17 @@ BLOCK_IMAGES = 32
 
 
 class Shape(NamedTuple):
-    """The shape of a convolution without padding: square filters, and the same step in both directions."""
+    """The shape of a convolution without padding: square filters, and the same step in both directions.
+
+    :param height: that of the output
+    :param width: that of the output
+    """
 
     filters: int
-    channels: int
     size: int
     step: int
-
-    def output(self, length: int) -> int:
-        """Compute the height or width of the output for an image of this height or width."""
-        return (length - self.size) // self.step + 1
+    height: int
+    width: int
 
 
 class FirstLayers:
@@ -70,7 +71,7 @@ class FirstLayers:
         channels, *size = policy.observation_space.shape or ()
         *pairs, last = cnn
         layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
-        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or _shapes(layers, (*size, channels)) is None:
+        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or find_shapes(layers, (*size, channels)) is None:
             return None
         return cls(policy)
 
@@ -82,14 +83,17 @@ class FirstLayers:
         """
         images = images.reshape(-1, *images.shape[-3:])
         channels, *size = images.shape[1:]
-        shapes = _shapes(self._layers, (*size, channels))
+        shapes = find_shapes(self._layers, (*size, channels))
         if shapes is None:  # A callback has changed the layers.
-            output: th.Tensor = self.modules(th.from_numpy(np.ascontiguousarray(images[rows])).float() / 255.0)
-            return output
+            return self.by_torch(th.from_numpy(np.ascontiguousarray(images[rows])))
         weights, biases = [layer.weight for layer in self._layers], [layer.bias for layer in self._layers]
         selection = Selection(np.ascontiguousarray(np.moveaxis(images, 1, -1)), rows)
-        steps = [shape.step for shape in shapes]
-        output = Convolve.apply(selection, steps, *weights, *biases)  # type: ignore[no-untyped-call]
+        output: th.Tensor = Convolve.apply(selection, shapes, *weights, *biases)  # type: ignore[no-untyped-call]
+        return output
+
+    def by_torch(self, images: th.Tensor) -> th.Tensor:
+        """Compute the output of the layers with PyTorch, for numbers of any type from 0 to 255."""
+        output: th.Tensor = self.modules(images.float() / 255.0)
         return output
 
 
@@ -109,41 +113,34 @@ def _plain_network(policy: ActorCriticPolicy) -> nn.Sequential | None:
     return cnn if [*map(type, cnn)][:2] == [nn.Conv2d, nn.ReLU] else None
 
 
-def _shapes(layers: Iterable[nn.Module], image: Sequence[int]) -> list[Shape] | None:
-    """Return the shapes of modules as :func:`find_shapes` does, if these are plain convolutions."""
-    weights, biases, steps = [], [], []
-    for layer in layers:
-        if type(layer) is not nn.Conv2d or layer.bias is None or len({*layer.stride}) > 1:
-            return None
-        if (layer.groups, layer.padding_mode, layer.padding, layer.dilation) != (1, "zeros", (0, 0), (1, 1)):
-            return None
-        weights.append(layer.weight)
-        biases.append(layer.bias)
-        steps.append(layer.stride[0])
-    return find_shapes(image, weights, biases, steps)
-
-
-def find_shapes(
-    image: Sequence[int], weights: Sequence[th.Tensor], biases: Sequence[th.Tensor], steps: Sequence[int]
-) -> list[Shape] | None:
-    """Find the shapes of consecutive convolutions, or ``None`` if the library cannot compute them.
+def find_shapes(layers: Iterable[nn.Module], image: Sequence[int]) -> list[Shape] | None:
+    """Find the shapes of consecutive layers, or ``None`` if the library cannot compute them. It does not check them.
 
     :param image: height, width and channels of the images
     """
-    *lengths, channels = image
+    height, width, channels = image
     shapes: list[Shape] = []
-    for weight, bias, step in zip(weights, biases, steps, strict=True):
-        if weight.ndim != 4 or step < 1:
+    for layer in layers:
+        if not _is_plain(layer):
             return None
+        weight, bias, step = layer.weight, cast(th.Tensor, layer.bias), layer.stride[0]
         filters, _, size, _ = weight.shape
-        shape, at_once = Shape(filters, channels, size, step), AT_ONCE if shapes else AT_ONCE_IN_FIRST
         fit = weight.shape == (filters, channels, size, size) and bias.shape == (filters,)
         fit = fit and _is_single(weight) and _is_single(bias)
-        if not fit or filters % AT_ONCE or channels * size % at_once or not 1 <= size <= min(lengths):
+        at_once = AT_ONCE if shapes else AT_ONCE_IN_FIRST
+        if not fit or filters % AT_ONCE or channels * size % at_once or not 1 <= size <= min(height, width):
             return None
-        lengths, channels = [*map(shape.output, lengths)], filters
-        shapes.append(shape)
+        height, width, channels = (height - size) // step + 1, (width - size) // step + 1, filters
+        shapes.append(Shape(filters, size, step, height, width))
     return shapes
+
+
+def _is_plain(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether a layer is a convolution with biases, without padding, and with the same step in both directions."""
+    if type(layer) is not nn.Conv2d or layer.bias is None or layer.weight.ndim != 4:
+        return False
+    others = (layer.groups, layer.padding_mode, layer.padding, layer.dilation)
+    return others == (1, "zeros", (0, 0), (1, 1)) and len({*layer.stride}) == 1 and layer.stride[0] >= 1
 
 
 def _is_single(tensor: th.Tensor) -> bool:
@@ -193,26 +190,18 @@ class Selection(NamedTuple):
 class Convolve(th.autograd.Function):
     """Convolutions, each followed by ReLU, of images of bytes.
 
-    ``Convolve.apply(selection, steps, *parameters)`` returns a single-precision tensor in channels-last layout. The
-    parameters are the weights of all layers, and then their biases. Bytes are scaled to [0, 1].
-
-    It raises a ``ValueError`` if the library cannot compute these layers.
+    ``Convolve.apply(selection, shapes, *parameters)`` returns a single-precision tensor in channels-last layout. The
+    parameters are the weights of all layers, and then their biases. Bytes are scaled to [0, 1]. The
+    shapes are those that :func:`find_shapes` finds for them.
     """
 
     @staticmethod
-    def forward(ctx: Context, selection: Selection, steps: Sequence[int], *parameters: th.Tensor) -> th.Tensor:
-        n, lengths = len(steps), selection.image[:2]
-        shapes = find_shapes(selection.image, parameters[:n], parameters[n:], steps)
-        if shapes is None:
-            sizes = [tuple(parameter.shape) for parameter in parameters]
-            raise ValueError(f"the library cannot convolve {selection.image} with parameters of shapes {sizes}")
+    def forward(ctx: Context, selection: Selection, shapes: Sequence[Shape], *parameters: th.Tensor) -> th.Tensor:
+        n, count = len(shapes), len(selection.rows)
         # The library takes filters that are channels-last.
         weights = [weight.detach().permute(0, 2, 3, 1).contiguous() for weight in parameters[:n]]
         biases = [bias.detach().contiguous() for bias in parameters[n:]]
-        outputs = []
-        for shape in shapes:
-            lengths = tuple(map(shape.output, lengths))
-            outputs.append(th.empty((len(selection.rows), *lengths, shape.filters), dtype=th.float32))
+        outputs = [th.empty((count, each.height, each.width, each.filters), dtype=th.float32) for each in shapes]
         selection.check()
         run = partial(_run, selection, shapes, weights, biases, outputs)
         run_in_parallel([partial(run, part) for part in selection.parts()])
