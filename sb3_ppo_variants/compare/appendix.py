@@ -179,27 +179,16 @@ def _power(comparison: Comparison) -> dict[int, float]:
 def _figures(comparison: Comparison, out: Path) -> list[str]:
     """Draw the learning curves and the performance profiles, and return what includes them."""
     names = {"curves": CURVES}
-    _draw_curves(comparison, out / f"{comparison.name}-curves.png")
+    file = out / f"{comparison.name}-curves.png"
+    with plots.panels(comparison, file, min(COLUMNS, len(comparison.envs)), WIDTH, 1.6) as drawn:
+        for axes in drawn.values():
+            axes.tick_params(labelsize=plots.SMALL_TEXT - 2)
+            axes.ticklabel_format(axis="x", scilimits=(0, 0))
     if comparison.arrays:
         names["profiles"] = PROFILES
         file = out / f"{comparison.name}-profiles.png"
         plots.draw_profiles(comparison.arrays, comparison.labels, file, size=(WIDTH, 3), below=True)
     return [FIGURE_TEMPLATE.format(f"{comparison.name}-{name}.pdf", said) for name, said in names.items()]
-
-
-def _draw_curves(comparison: Comparison, file: Path) -> None:
-    """Draw the learning curves in all environments at the width of a page."""
-    envs = comparison.envs
-    columns = min(COLUMNS, len(envs))
-    rows = math.ceil(len(envs) / columns)
-    with plots.drawing(file, rows, columns, (WIDTH, 0.5 + 1.6 * rows), below=True) as grid:
-        for axes in grid.ravel()[len(envs) :]:
-            axes.set_visible(False)
-        for axes, env in zip(grid.ravel(), envs, strict=False):
-            plots.draw_curves(axes, comparison, env)
-            axes.set_title(env, fontsize=plots.SMALL_TEXT)
-            axes.tick_params(labelsize=plots.SMALL_TEXT - 2)
-            axes.ticklabel_format(axis="x", scilimits=(0, 0))
 
 
 def collect_findings(comparison: Comparison) -> Values:

@@ -236,23 +236,37 @@ def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
         axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
 
 
+@contextmanager
+def panels(comparison: Comparison, file: Path, columns: int, width: float, height: float) -> Iterator[dict[str, Axes]]:
+    """Draw the curves in each environment in a panel of its own, and yield the panels before they are saved.
+
+    :param columns: number of panels beside each other
+    :param width: that of the picture
+    :param height: that of a panel
+    """
+    rows = math.ceil(len(comparison.envs) / columns)
+    with drawing(file, rows, columns, (width, 0.5 + height * rows), below=True) as grid:
+        drawn = dict(zip(comparison.envs, grid.ravel(), strict=False))
+        for axes in grid.ravel()[len(drawn) :]:
+            axes.set_visible(False)
+        for env, axes in drawn.items():
+            draw_curves(axes, comparison, env)
+            axes.set_title(env, fontsize=SMALL_TEXT)
+        yield drawn
+
+
 def draw_figure_3(comparison: Comparison, file: Path) -> None:
     """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
-    look, envs = looks(comparison.labels), comparison.envs
+    look = looks(comparison.labels)
     names = {escape_label(method.label): method.name for method in FIGURE_3}
-    rows = math.ceil(len(envs) / PANELS)
-    with drawing(file, rows, PANELS, (2.6 * PANELS, 0.5 + 2.0 * rows), below=True) as grid:
-        for axes in grid.ravel()[len(envs) :]:
-            axes.set_visible(False)
-        for axes, env in zip(grid.ravel(), envs, strict=False):
-            draw_curves(axes, comparison, env)
+    with panels(comparison, file, PANELS, 2.6 * PANELS, 2.0) as drawn:
+        for env, axes in drawn.items():
             for line in axes.lines:
                 line.set_label(names.get(str(line.get_label()), line.get_label()))
             for method in FIGURE_3:
                 if method.label in look and env in method.returns:
                     color, _ = look[method.label]
                     axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
-            axes.set_title(env, fontsize=SMALL_TEXT)
             axes.tick_params(labelsize=SMALL_TEXT)
 
 
