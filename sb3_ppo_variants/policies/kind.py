@@ -147,7 +147,7 @@ class PolicyKind:
 
     def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""
-        return ActingPolicy(self, Masks(model) if self.takes_masks else None)
+        return ActingPolicy(self, model)
 
     # Minibatches
 
@@ -265,11 +265,12 @@ class ActingPolicy:
     """A policy during one rollout, with the state that it needs in addition to observations. It needs no gradients.
 
     :param kind: evaluates the policy
-    :param masks: the masks of the environments; ``None`` if the policy takes none
+    :param model: the policy's model
     """
 
-    def __init__(self, kind: PolicyKind, masks: Masks | None = None):
-        self._kind, self._masks = kind, masks
+    def __init__(self, kind: PolicyKind, model: OnPolicyAlgorithm):
+        self._kind, self._model = kind, model
+        self._masks = Masks(model) if kind.takes_masks else None
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         """Draw an action for each environment.

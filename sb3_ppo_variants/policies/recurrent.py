@@ -25,7 +25,6 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.checks import KEYS, OF_MEMORY
 from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
@@ -113,7 +112,7 @@ class Recurrent(PolicyKind):
         return {**super().buffer_arguments(model), "hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
-        return RecurrentActing(self, model, Masks(model) if self.takes_masks else None)
+        return RecurrentActing(self, model)
 
     def samples(self, read: Read) -> Samples:
         samples, steps = super().samples(read), read.mask > 1e-8
@@ -209,12 +208,10 @@ class RecurrentActing(ActingPolicy):
 
     :param kind: evaluates the policy
     :param model: the policy's model
-    :param masks: the masks of the environments; ``None`` if the policy takes none
     """
 
-    def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm, masks: Masks | None = None):
-        super().__init__(kind, masks)
-        self._model = model
+    def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm):
+        super().__init__(kind, model)
         self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
