@@ -36,7 +36,7 @@ from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
-from sb3_ppo_variants.recipes.recipe import PARTS_IN_TEXT, list_wrappers, names_part
+from sb3_ppo_variants.recipes.recipe import list_wrappers, names_part
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
@@ -164,11 +164,11 @@ class ExperimentManager(Upstream):
             if isinstance(value, SimpleLinearSchedule):
                 # A model with SB3's schedule can be loaded without rl_zoo3.
                 hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name in ("kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl", *PARTS_IN_TEXT):
-                # rl_zoo3 only converts arguments of its own algorithms.
-                hyperparams[name] = read_value(name, value)
             elif name == "objective" and isinstance(value, str):
                 hyperparams[name] = read_objective(value)
+            else:
+                # rl_zoo3 only converts arguments of its own algorithms.
+                hyperparams[name] = read_value(name, value)
         return hyperparams
 
 
