@@ -21,7 +21,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.kind import first_state
+from sb3_ppo_variants.policies.kind import first_state, without_traces
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.updates import UpdatePlan
@@ -56,8 +56,7 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
     of_loss = objective.within
     if type(of_loss).check_distribution is Objective.check_distribution:
         return
-    devices = [policy.device] if policy.device.type == "cuda" else []
-    with th.no_grad(), th.random.fork_rng(devices), first_state(policy) as (distribution, _):
+    with th.no_grad(), without_traces(policy), first_state(policy) as (distribution, _):
         of_loss.check_distribution(distribution)
 
 
