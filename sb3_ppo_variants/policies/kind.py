@@ -420,11 +420,13 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
     """
     before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
     devices = [policy.device] if policy.device.type == "cuda" else []
-    with th.random.fork_rng(devices):
-        yield
-    for name, buffer in policy.named_buffers():
-        if name in before:
-            buffer.data = before[name]  # Its shape may have changed.
+    try:
+        with th.random.fork_rng(devices):
+            yield
+    finally:
+        for name, buffer in policy.named_buffers():
+            if name in before:
+                buffer.data = before[name]  # Its shape may have changed.
 
 
 def check_kl(policy: ActorCriticPolicy) -> None:
