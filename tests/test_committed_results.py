@@ -225,7 +225,7 @@ def test_the_page_says_how_bins_compare_with_hybrid_actions() -> None:
         frozenset({"ppo_clip", each}) for each in (factorised, joint)
     }
     assert all(differences["ppo_clip", each].estimate.value > 0 for each in (factorised, joint))
-    assert "The two kinds of bins cannot be told apart" in page
+    assert "These runs cannot tell the two kinds of bins apart" in page
 
 
 def test_the_settings_of_hybrid_actions_and_bins_are_those_that_tuning_found() -> None:

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from committed import ROOT, needs_records, section
+from committed import ROOT, better, needs_records, section
 
 from sb3_ppo_variants.compare import records, scores, statistics
 
@@ -92,6 +92,9 @@ def test_how_large_updates_are(measured: scores.Comparison, page: str) -> None:
     lowest = sorted(means, key=lambda label: means[label].value)[:4]
     assert {label for label, kl in medians.items() if kl > 1} == {*lowest}
     assert f"that of the others is at most {max(kl for of, kl in medians.items() if of not in lowest):.2g}." in page
+    worse = {label for label in lowest if (label_of("PPOClip"), label) in better(statistics.differences(measured.arrays))}
+    assert "Three of them are worse beyond noise than `PPOClip`; of `EWMA`, three seeds cannot tell." in page
+    assert len(worse) == 3 and {*lowest} - worse == {label_of("EWMA")}
     assert f"Those of `SPO` have a median KL of {min(medians.values()):.2g}" in page
     hinge, adaptive = (
         f"{low:.2g} to {high:.2g}" for low, _, high in (kls[label_of(of)] for of in ("KLHinge", "PPOAdaptiveKL"))
@@ -123,4 +126,4 @@ def test_what_other_pages_say(measured: scores.Comparison) -> None:
     assert {*sorted(medians, key=lambda label: -medians[label][0])[:3]} <= labels_in(WORSE)
     assert f"and five are worse: {WORSE}" in one_line(section("The objectives of later papers"))
     readme = (ROOT / "README.md").read_text()
-    assert "[in five tasks][objectives], none of ours is better than `PPOClip` beyond noise" in readme
+    assert "[in five tasks][objectives], none of them is better than `PPOClip` beyond noise" in readme

@@ -414,11 +414,7 @@ def test_the_size_of_updates(frame: pd.DataFrame, page: str) -> None:
         f"{len(ENVS) * N_RANDOM} runs without a limit, {above[FIXED]} of the fixed KL penalty, {above[CLIPPING]} of "
         "clipping, and none of the adaptive KL"
     ) in page
-    assert (
-        above[UNLIMITED] > above.sum() / 2
-        and above[UNLIMITED] > N_RANDOM
-        and "Most runs without a limit are there" in page
-    )
+    assert above[UNLIMITED] > len(ENVS) * N_RANDOM / 2 and "Most runs without a limit have a median above 1." in page
     assert frame.groupby("candidate")["kl"].median().idxmin() == SPO and "SPO has the smallest updates of all" in page
 
 

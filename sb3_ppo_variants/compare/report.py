@@ -142,6 +142,8 @@ def write(
     except OSError as error:
         raise SystemExit(f"the report could not be written to --out {out}: {error}") from error
     print(f"Report: {', '.join(map(str, contents))}")
+    if export is not None:
+        print(f"Records: {export}")
 
 
 def _make(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> tuple[str, str]:
