@@ -92,8 +92,8 @@ def test_how_the_returns_compare_with_the_papers(measured: scores.Comparison, pa
     assert f"in {', '.join(first)} and {last}, where every run ends above its curve" in page
     assert all(ours[A2C][env] < PAPER[A2C][env] for env in PAPERS_ENVS)
     assert "**A2C learns less than the paper's** in all seven environments on average, though one of its three" in page
-    above = {env: sum(value > PAPER[A2C][env] for value in returns(measured, A2C)[env]) for env in PAPERS_ENVS}
-    assert above == {**dict.fromkeys(PAPERS_ENVS, 0), "HalfCheetah-v5": 1}
+    n_above = {env: sum(value > PAPER[A2C][env] for value in returns(measured, A2C)[env]) for env in PAPERS_ENVS}
+    assert n_above == {**dict.fromkeys(PAPERS_ENVS, 0), "HalfCheetah-v5": 1}
     read = [label for label in NAMES if PAPER[label]]
     pairs = [(env, *pair) for env in PAPERS_ENVS for pair in combinations(read, 2)]
     differing = {(env, x, y): PAPER[x][env] - PAPER[y][env] for env, x, y in pairs if PAPER[x][env] != PAPER[y][env]}

@@ -92,7 +92,8 @@ def test_how_large_updates_are(measured: scores.Comparison, page: str) -> None:
     lowest = sorted(means, key=lambda label: means[label].value)[:4]
     assert {label for label, kl in medians.items() if kl > 1} == {*lowest}
     assert f"that of the others is at most {max(kl for of, kl in medians.items() if of not in lowest):.2g}." in page
-    worse = {label for label in lowest if (label_of("PPOClip"), label) in better(statistics.differences(measured.arrays))}
+    ppo, found = label_of("PPOClip"), better(statistics.differences(measured.arrays))
+    worse = {label for label in lowest if (ppo, label) in found}
     assert "Three of them are worse beyond noise than `PPOClip`; of `EWMA`, three seeds cannot tell." in page
     assert len(worse) == 3 and {*lowest} - worse == {label_of("EWMA")}
     assert f"Those of `SPO` have a median KL of {min(medians.values()):.2g}" in page
