@@ -15,8 +15,9 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.distributions import Categorical
 
-from helpers import ACTION_SPACES, BOX, IMAGE, assert_same_weights, noise_envs
+from helpers import ACTION_SPACES, BOX, IMAGE, assert_same_weights, noise_envs, small
 from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
+from sb3_ppo_variants.policies.kind import without_traces
 
 
 class DroppingBuffer(RolloutBuffer):
@@ -106,6 +107,16 @@ def test_a_policy_with_networks_of_its_own() -> None:
     assert "train/kl" not in log[-1]
     with pytest.raises(MissingKLError, match=r"OwnNetworks has a forward .* write get_distribution too"):
         PPOFixedKL(OwnNetworks, noise_envs(ACTION_SPACES["Discrete"]))
+
+
+def test_what_computes_without_traces_leaves_none_after_an_error() -> None:
+    policy: Any = small(policy_kwargs={"features_extractor_class": Traces}).policy
+    state = th.random.get_rng_state()
+    with pytest.raises(MissingKLError), without_traces(policy):
+        policy.get_distribution(th.zeros(1, 3))
+        assert policy.features_extractor.seen == 1
+        raise MissingKLError
+    assert policy.features_extractor.seen == 0 and th.equal(th.random.get_rng_state(), state)
 
 
 class Bare(BasePolicy):
