@@ -17,9 +17,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.added import ADDED, read_beside
 from sb3_ppo_variants.compare.execution import Tracking, perform
 from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.records import ADDED, RANDOM
+from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.scores import comparisons, game_of, normalise_by_humans
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
@@ -31,7 +32,7 @@ def test_a_folder_of_the_zoo(tmp_path: Path) -> None:
     folder = tmp_path / "ppo" / "CartPole-v1_1"
     env = make_vec_env("CartPole-v1", n_envs=2, seed=0, monitor_dir=str(folder))
     model = PPOClip("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0).learn(512)
-    (run,) = records.read_beside([f"zoo={tmp_path}"], FOUND)
+    (run,) = read_beside([f"zoo={tmp_path}"], FOUND)
     assert (run["label"], run["env"], run["seed"]) == ("zoo", "CartPole-v1", 0)
     assert list(run["last_returns"])[-5:] == [info["r"] for info in model.ep_info_buffer or []][-5:]
     assert run["score"] == pytest.approx(np.mean(run["last_returns"])) and 400 < run["steps"] <= 512
@@ -39,7 +40,7 @@ def test_a_folder_of_the_zoo(tmp_path: Path) -> None:
 
 def test_a_torn_episode_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "0.monitor.csv").write_text('#{"t_start": 0.0, "env_id": "A-v0"}\nr,l,t\n5.0,20,0.5\n7.0,')
-    (run,) = records.read_beside([f"zoo={tmp_path}"], FOUND)
+    (run,) = read_beside([f"zoo={tmp_path}"], FOUND)
     assert run["episodes"] == {"ends": [20.0], "returns": [5.0]}
 
 
@@ -47,7 +48,7 @@ def test_evaluations(tmp_path: Path) -> None:
     folder = tmp_path / "CartPole-v1_3"
     evaluated = EvalCallback(gym.make("CartPole-v1"), n_eval_episodes=3, eval_freq=64, log_path=str(folder), verbose=0)
     PPOClip("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=64, n_epochs=1).learn(128, evaluated)
-    (run,) = records.read_beside([f"zoo={tmp_path}"], FOUND)
+    (run,) = read_beside([f"zoo={tmp_path}"], FOUND)
     expected = np.load(folder / "evaluations.npz")["results"]
     assert run["env"] == "CartPole-v1" and run["steps"] == 128
     assert run["episodes"] == {"ends": [64, 64, 64, 128, 128, 128], "returns": expected.ravel().tolist()}
@@ -58,18 +59,18 @@ def test_exports_of_cleanrl(tmp_path: Path) -> None:
     frame = pd.DataFrame({"global_step": [10, 20, 30], runs[0]: [1.0, np.nan, 3.0], runs[1]: [4.0, 5.0, 6.0]})
     frame[f"{runs[0]}__MIN"] = 0.0
     frame.to_csv(tmp_path / "chart.csv", index=False)
-    one, other = records.read_beside([f"CleanRL={tmp_path / 'chart.csv'}"], FOUND)
+    one, other = read_beside([f"CleanRL={tmp_path / 'chart.csv'}"], FOUND)
     assert (one["env"], one["seed"], other["seed"]) == ("A-v0", 0, 1)
     assert one["episodes"] == {"ends": [10, 30], "returns": [1, 3]} and other["score"] == 5
     alone = tmp_path / "B-v0__ppo__1__1700000000.csv"
     pd.DataFrame({"_step": [0, 1], "global_step": [5, 9], "charts/episodic_return": [1, 2]}).to_csv(alone)
-    (run,) = records.read_beside([f"CleanRL@B-v5={alone}"], FOUND)
+    (run,) = read_beside([f"CleanRL@B-v5={alone}"], FOUND)
     assert run["env"] == "B-v5" and run["episodes"] == {"ends": [5, 9], "returns": [1, 2]}
 
 
 def test_a_step_may_be_a_fraction(tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("global_step,charts/episodic_return\n90.5,3\n")
-    (run,) = records.read_beside([f"CleanRL@A-v0={tmp_path / 'run.csv'}"], FOUND)
+    (run,) = read_beside([f"CleanRL@A-v0={tmp_path / 'run.csv'}"], FOUND)
     assert run["steps"] == run["timesteps"] == 91 and records.curve(run) == [None] * 99 + [3.0]
 
 
@@ -143,19 +144,19 @@ def test_added_runs_are_of_one_environment(tmp_path: Path) -> None:
         pd.DataFrame({"global_step": [10], **columns}).to_csv(file, index=False)
         return file
 
-    (run,) = records.read_beside([f"CleanRL@A-v0={chart('A-v4', 'C-v4')}"], FOUND)
+    (run,) = read_beside([f"CleanRL@A-v0={chart('A-v4', 'C-v4')}"], FOUND)
     assert run["score"] == 4
-    (run,) = records.read_beside([f"CleanRL@B-v5={chart('C-v4')}"], FOUND)
+    (run,) = read_beside([f"CleanRL@B-v5={chart('C-v4')}"], FOUND)
     assert run["score"] == 7
     for several in (("A-v3", "A-v4"), ("A-v3", "C-v4")):
         with pytest.raises(ArgumentError, match=rf"has runs of {', '.join(several)}, and it must be clear which are"):
-            records.read_beside([f"CleanRL@B-v5={chart(*several)}"], FOUND)
+            read_beside([f"CleanRL@B-v5={chart(*several)}"], FOUND)
 
 
 def test_columns_may_have_the_same_name(tmp_path: Path) -> None:
     name = "ppo - charts/episodic_return"
     (tmp_path / "chart.csv").write_text(f"global_step,{name},{name},{name}__MIN\n10,1,2,0\n")
-    found = records.read_beside([f"W&B@A-v0={tmp_path / 'chart.csv'}"], FOUND)
+    found = read_beside([f"W&B@A-v0={tmp_path / 'chart.csv'}"], FOUND)
     assert [run["score"] for run in found] == [1, 2]
 
 
@@ -200,16 +201,16 @@ def test_what_cannot_be_added_is_refused(
         Path(folder).mkdir()
         Path(folder, "evaluations.npz").write_bytes(content)
     with pytest.raises(ArgumentError, match=message):
-        records.read_beside([text], FOUND)
+        read_beside([text], FOUND)
     with pytest.raises(ArgumentError, match="zoo has runs in C-v0, and the records are of A-v0, B-v0; if one of these"):
-        records.read_beside(["zoo@C-v0=run.csv"], RECORDS)
+        read_beside(["zoo@C-v0=run.csv"], RECORDS)
 
 
 @pytest.mark.parametrize("label", ["ppo_clip", RANDOM])
 def test_an_added_setting_needs_its_own_name(label: str, tmp_path: Path) -> None:
     (tmp_path / "run.csv").write_text("global_step,charts/episodic_return\n1,2\n")
     with pytest.raises(ArgumentError, match=f"--add {label}=PATH: the report has a setting of this name"):
-        records.read_beside([f"{label}@A-v0={tmp_path / 'run.csv'}"], RECORDS)
+        read_beside([f"{label}@A-v0={tmp_path / 'run.csv'}"], RECORDS)
 
 
 def test_human_normalised_scores(tmp_path: Path) -> None:

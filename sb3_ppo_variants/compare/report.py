@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.compare import agreement, appendix, plots, records, scores, statistics, study, tables
+from sb3_ppo_variants.compare.added import read_beside
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.paper import TABLE_1
 from sb3_ppo_variants.compare.records import LAST, Record
@@ -125,7 +126,7 @@ def write(
     try:
         if not found and (add or baseline is not None):
             raise ArgumentError("--add and --baseline need records, and there are none yet")
-        compared = scores.comparisons([*found, *records.read_beside(add, found)])
+        compared = scores.comparisons([*found, *read_beside(add, found)])
         labels = {label for comparison in compared for label in comparison.labels}
         if baseline is not None and baseline not in labels:
             given, baseline = baseline, split(baseline).label

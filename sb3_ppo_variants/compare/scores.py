@@ -11,9 +11,10 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
+from sb3_ppo_variants.compare.added import ADDED
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.paper import TABLE_1
-from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
+from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.compare.statistics import Differences, Ranked, are_equivalent, differences, rank
 from sb3_ppo_variants.saving.plain import Values
