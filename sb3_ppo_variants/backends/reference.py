@@ -22,7 +22,7 @@ from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
 from sb3_ppo_variants.processes.statistics import normalize_together
 from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
-from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounded, bounds_of, resample_noise
+from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
 from sb3_ppo_variants.updates.run import Measured, Snapshot, check_finite_parameters
@@ -93,7 +93,7 @@ class TorchActor:
         with th.no_grad():
             acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
         actions = acted.actions.cpu().numpy()
-        clipped_actions = bounded(policy, self._bounds, actions)
+        clipped_actions = bring_into_bounds(policy, self._bounds, actions)
         check_actions(clipped_actions, self._watch)
         self._acted, self._actions = acted, actions
         self._seen = {

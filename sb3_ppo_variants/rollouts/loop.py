@@ -162,7 +162,7 @@ def bounds_of(policy: ActorCriticPolicy) -> Bounds | None:
     return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None
 
 
-def bounded(policy: ActorCriticPolicy, bounds: Bounds | None, actions: np.ndarray) -> np.ndarray:
+def bring_into_bounds(policy: ActorCriticPolicy, bounds: Bounds | None, actions: np.ndarray) -> np.ndarray:
     """Scale or clip actions to what the environments expect.
 
     :param bounds: those that :func:`bounds_of` has found

@@ -25,7 +25,7 @@ from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Observations, bounded, bounds_of, resample_noise
+from sb3_ppo_variants.rollouts.loop import Observations, bounds_of, bring_into_bounds, resample_noise
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
@@ -170,7 +170,7 @@ class NativeActor:
             actions = actions.astype(np.int64)
         self._step = observations, actions, self._values[step], self._log_probs[step]
         if self._clipped is None:
-            return bounded(self._policy, self._bounds, actions)
+            return bring_into_bounds(self._policy, self._bounds, actions)
         clipped: np.ndarray = self._clipped[step].reshape(actions.shape)
         return clipped
 
