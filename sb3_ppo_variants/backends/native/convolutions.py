@@ -191,8 +191,8 @@ class Convolve(th.autograd.Function):
     """Convolutions, each followed by ReLU, of images of bytes.
 
     ``Convolve.apply(selection, shapes, *parameters)`` returns a single-precision tensor in channels-last layout. The
-    parameters are the weights of all layers, and then their biases. Bytes are scaled to [0, 1]. The
-    shapes are those that :func:`find_shapes` finds for them.
+    shapes are those of :func:`find_shapes`, and the parameters are the weights of all layers, and then their biases.
+    Bytes are scaled to [0, 1].
     """
 
     @staticmethod
