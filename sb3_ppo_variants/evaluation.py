@@ -9,6 +9,7 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from sb3_ppo_variants.base.callbacks import QUIET
 from sb3_ppo_variants.guards.masks import METHOD
 
 __all__ = ["MaskedEvalCallback", "WithMasks"]
@@ -60,3 +61,6 @@ class MaskedEvalCallback(EvalCallback):
             return super()._on_step()
         finally:
             self.model = model
+
+
+QUIET.add(MaskedEvalCallback)

@@ -1,6 +1,7 @@
 """A callback decides whether training continues, and is told of its end exactly once, however it ends."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,18 @@ import pytest
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
+    CheckpointCallback,
     EvalCallback,
     EveryNTimesteps,
     StopTrainingOnMaxEpisodes,
+    StopTrainingOnNoModelImprovement,
+    StopTrainingOnRewardThreshold,
 )
 
 from helpers import BOX, NoiseEnv, small
-from sb3_ppo_variants import CallbackError
+from sb3_ppo_variants import CallbackError, ExactCheckpointCallback
+from sb3_ppo_variants.base.callbacks import Supervised
+from sb3_ppo_variants.evaluation import MaskedEvalCallback
 
 
 class Answers(BaseCallback):
@@ -96,6 +102,87 @@ def test_no_callback_and_no_callbacks() -> None:
     callbacks: list[Any] = [None, [], CallbackList([]), StopTrainingOnMaxEpisodes(100), lambda *_: True]
     for callback in callbacks:
         assert small().learn(64, callback).num_timesteps == 64
+
+
+class Reads(Answers):
+    """Notes the number of each step that it is called at, as its locals have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def _on_step(self) -> bool:
+        self.steps.append(self.locals["n_steps"])
+        return True
+
+
+def with_method_of_its_own(callback: BaseCallback) -> BaseCallback:
+    callback._on_step = lambda: True  # type: ignore[method-assign]
+    return callback
+
+
+QUIET: dict[str, Callable[[Path], Any]] = {
+    "none": lambda folder: None,
+    "checkpoints": lambda folder: CheckpointCallback(32, str(folder)),
+    "exact checkpoints": lambda folder: ExactCheckpointCallback(32, folder / "exact"),
+    "evaluations": lambda folder: [evaluates()],
+    "evaluations that stop": lambda folder: CallbackList(
+        [
+            evaluates(
+                callback_on_new_best=StopTrainingOnRewardThreshold(1e9),
+                callback_after_eval=StopTrainingOnNoModelImprovement(99),
+            )
+        ]
+    ),
+    "checkpoints at events": lambda folder: EveryNTimesteps(8, CheckpointCallback(1, str(folder))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Evaluation environment is not wrapped")
+@pytest.mark.parametrize("name", QUIET)
+def test_sb3s_callbacks_that_read_nothing_are_told_nothing(name: str, tmp_path: Path) -> None:
+    callback = QUIET[name](tmp_path)
+    small(fast=True).learn(64, callback, progress_bar=True)
+    assert not Supervised(callback, progress_bar=True).read_locals
+    for one in callback if isinstance(callback, list) else [callback]:
+        assert one is None or "new_obs" not in one.locals
+
+
+@pytest.mark.filterwarnings("ignore:Evaluation environment is not wrapped")
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("nest", "steps"),
+    [
+        (lambda one: one, [*range(16)]),
+        (lambda one: [CheckpointCallback(10**6, "unused"), CallbackList([one])], [*range(16)]),
+        (lambda one: EveryNTimesteps(8, one), [3, 7, 11, 15]),
+        (lambda one: evaluates(callback_after_eval=one), [3, 7, 11, 15]),
+    ],
+    ids=["alone", "in a list", "of an event", "of an evaluation"],
+)
+def test_callbacks_inside_sb3s_read_their_locals(nest: Any, steps: list[int], fast: bool) -> None:
+    """There are 16 steps of 2 environments in a rollout."""
+    reads = Reads()
+    small(fast=fast, n_steps=16).learn(32, nest(reads))
+    assert reads.steps == steps
+
+
+def test_an_evaluation_with_masks_reads_nothing() -> None:
+    evaluation = MaskedEvalCallback(NoiseEnv(BOX), verbose=0)
+    assert not Supervised(evaluation, progress_bar=False).read_locals
+
+
+def test_functions_and_methods_of_their_own_may_read_locals() -> None:
+    found: list[int] = []
+
+    def note(locals_: dict[str, Any], globals_: dict[str, Any]) -> bool:
+        found.append(locals_["n_steps"])
+        return True
+
+    small(fast=True, n_steps=16).learn(32, [evaluates(), note])
+    assert found == [*range(16)]
+    callback = with_method_of_its_own(CheckpointCallback(10**6, "unused"))
+    assert Supervised(callback, progress_bar=False).read_locals
 
 
 class Raises(Answers):

@@ -34,6 +34,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
+from sb3_ppo_variants.base.callbacks import Supervised
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
@@ -171,6 +172,14 @@ def test_trials_make_no_checkpoints(tmp_path: Path) -> None:
     experiment.optimize_hyperparameters = True
     experiment.setup_experiment()
     assert experiment.specified_callbacks == [{others[0]: arguments}] and len(experiment.callbacks) == 1
+
+
+def test_the_callbacks_of_an_experiment_read_nothing(tmp_path: Path) -> None:
+    experiment: Any = manager(ENV, None, tmp_path)
+    experiment.eval_freq = experiment.save_freq = 64
+    experiment.show_progress = True
+    experiment.setup_experiment()
+    assert len(experiment.callbacks) == 3 and not Supervised(experiment.callbacks, progress_bar=False).read_locals
 
 
 @pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])

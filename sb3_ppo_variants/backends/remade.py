@@ -5,8 +5,9 @@ change, or that move in memory. If more than that changes, PyTorch acts in its p
 SB3 would.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import chain
+from operator import is_
 from typing import Protocol
 
 import numpy as np
@@ -28,12 +29,13 @@ class Makeup:
         modules = [*policy.modules()]
         self._children = [module._modules for module in modules if module._modules]
         self._children_then = [children.copy() for children in self._children]
+        own = [module._parameters for module in modules if module._parameters]
+        hooks = [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)]
         # A method of its own is a new entry in the dict of a module.
-        self._dicts = [
-            each for module in modules for each in (vars(module), module._forward_hooks, module._forward_pre_hooks)
-        ]
-        self._own = [module._parameters for module in modules if module._parameters]
-        self._tensors = [parameter for own in self._own for parameter in own.values() if parameter is not None]
+        self._dicts: list[Sized] = [*map(vars, modules), *own, *hooks]
+        self._parameters = [*map(dict.values, own)]
+        self._parameters_then = [*chain.from_iterable(self._parameters)]
+        self._tensors = [parameter for parameter in self._parameters_then if parameter is not None]
         self._numbers, self._addresses, self._layouts = self._numbers_now(), self._addresses_now(), self._layouts_now()
 
     def have_moved(self) -> bool:
@@ -53,13 +55,13 @@ class Makeup:
         # Modules are equal only to themselves.
         if self._children != self._children_then or self._numbers_now() != self._numbers:
             return False
-        return not thoroughly or self._layouts_now() == self._layouts
+        same = all(map(is_, chain.from_iterable(self._parameters), self._parameters_then))
+        return same and not (thoroughly and self._layouts_now() != self._layouts)
 
     def _numbers_now(self) -> list[int]:
-        """Count methods and hooks, and tell which the parameters are, how large, and whether they are contiguous."""
-        identities = map(id, chain.from_iterable(map(dict.values, self._own)))
-        sizes = map(th.Tensor.numel, self._tensors), map(th.Tensor.is_contiguous, self._tensors)
-        return [*map(len, self._dicts), *identities, *chain(*sizes)]
+        """Count methods, hooks and parameters, and tell how large parameters are, and whether they are contiguous."""
+        tensors = self._tensors
+        return [*map(len, self._dicts), *map(th.Tensor.numel, tensors), *map(th.Tensor.is_contiguous, tensors)]
 
     def _addresses_now(self) -> list[int]:
         return [*map(th.Tensor.data_ptr, self._tensors)]

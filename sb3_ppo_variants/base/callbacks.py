@@ -9,14 +9,18 @@ from stable_baselines3.common.callbacks import (
     CheckpointCallback,
     ConvertCallback,
     EvalCallback,
+    EveryNTimesteps,
     ProgressBarCallback,
+    StopTrainingOnNoModelImprovement,
+    StopTrainingOnRewardThreshold,
 )
 from stable_baselines3.common.type_aliases import MaybeCallback
 
+from sb3_ppo_variants.backends.obstacles import check_methods, find_obstacle
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.saving import ExactCheckpointCallback, SavedAlgorithm
 from sb3_ppo_variants.saving.state import inside, walk
 
 # Callbacks that evaluate or write files. Only rank 0 runs them.
@@ -79,6 +83,11 @@ class Supervised(CallbackList):
                 self.on_training_end()
             raise
 
+    @property
+    def read_locals(self) -> bool:
+        """Whether one of the callbacks may read its ``locals`` at a step, or change the policy."""
+        return any(_may_read_locals(one) for callback in self.callbacks for one in walk(callback))
+
     def update_locals(self, locals_: dict[str, object]) -> None:
         """Update the locals of the callbacks, which share one dict."""
         self.update_child_locals(locals_)
@@ -114,6 +123,18 @@ class _ProgressBar(ProgressBarCallback):
     def _on_step(self) -> bool:
         self.pbar.update(self.num_timesteps - self._start - self.pbar.n)
         return True
+
+
+# Callbacks of these classes do not read their locals at a step, and leave the policy as it is. Those inside them may do
+# both. The modules about other libraries add more.
+QUIET: set[type[BaseCallback]] = {
+    CallbackList, CheckpointCallback, EvalCallback, EveryNTimesteps, ExactCheckpointCallback, ProgressBarCallback,
+    StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, _ProgressBar,
+}  # fmt: skip
+
+
+def _may_read_locals(callback: BaseCallback) -> bool:
+    return type(callback) not in QUIET or find_obstacle(check_methods, callback, "callback") is not None
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.vec_env import VecEnv
@@ -97,17 +97,15 @@ def collect(
     n_steps = rollout_buffer.buffer_size
     own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
     layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
-    # An empty list of callbacks reads no locals, so there is no need to build them at each step.
-    heard = not isinstance(callback, CallbackList) or len(callback.callbacks) > 0
+    # Building the locals at each step takes time.
+    seen = getattr(callback, "read_locals", True)
     for step in range(n_steps):
         taken = layout.for_envs(actor.act(step, _last_observations(model)))
         new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
-        if heard:
-            seen = actor.seen() | {"clipped_actions": taken}
-            callback.update_locals(
-                dict(n_steps=step, new_obs=new_obs, rewards=rewards, dones=dones, infos=infos, **seen)
-            )
+        if seen:
+            returned = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
+            callback.update_locals({"n_steps": step, **actor.seen(), "clipped_actions": taken, **returned})
         if not callback.on_step():
             return False
         ended = np.flatnonzero(dones).tolist() if True in dones.tolist() else ()
