@@ -14,9 +14,9 @@ from sb3_ppo_variants.compare import records, scores, statistics
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.paper import TABLE_1
 
-TABLE = Path("results/table1-200k.jsonl.gz")
+TABLE = Path("results/table1-text.jsonl.gz")
 OBJECTIVES = Path("results/objectives-500k.jsonl.gz")
-SPEEDS = Path("results/throughput-bars-epyc.json")
+SPEEDS = Path("results/throughput-bars.json")
 ENVIRONMENTS = Path("results/cores.json")
 WORKLOADS = {
     "cartpole": "CartPole, 8 environments",
@@ -84,9 +84,10 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
             found = statistics.band(curves[label])
             axes.plot(steps, found.value, color=color, label=names[label])
             axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
-        axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, None), ylim=(0, None))
+        # Without a limit, the mean and its interval go far beyond.
+        axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, steps[-1]), ylim=(-0.4, 0.9))
         axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
 def compared(file: Path, data: Path = OBJECTIVES) -> None:
