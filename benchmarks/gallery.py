@@ -4,9 +4,11 @@ import argparse
 import json
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch as th
 from joblib import Parallel, delayed
 
@@ -96,7 +98,6 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
         model = train(made, folder, seed, timesteps, episodes)
         seconds = time.process_time() - start
         rewards = evaluate(made, folder, EPISODES)
-    spans = episodes.spans(model.num_timesteps, SPANS)
     return {
         "env": env_id,
         "seed": seed,
@@ -106,8 +107,16 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
         "device": model.device.type,
         "mean": round(float(rewards.mean()), 2),
         "std": round(float(rewards.std()), 2),
-        "curve": [round(float(span.mean()), 2) if len(span) else None for span in spans],
+        "curve": means_of_spans(episodes, model.num_timesteps, SPANS),
     }
+
+
+def means_of_spans(episodes: Episodes, timesteps: int, number: int) -> list[float | None]:
+    """Divide the timesteps into equal spans, and return the mean return of the episodes that ended in each."""
+    ends, returns = np.array(episodes.ends), np.array(episodes.returns)
+    edges = np.linspace(0, timesteps, number + 1)
+    spans = [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]
+    return [round(float(span.mean()), 2) if len(span) else None for span in spans]
 
 
 def read(file: Path) -> list[dict[str, Any]]:

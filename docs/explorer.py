@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 import pandas as pd
 from scipy.special import stdtrit
 
-from sb3_ppo_variants.compare.plots import SMOOTHED
-from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, Values, curve, digest, is_spanned, unpack
+from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, Values, curve, digest, unpack
 from sb3_ppo_variants.compare.scores import order
 from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.compare.statistics import LEVEL, are_enough
@@ -22,6 +21,8 @@ from sb3_ppo_variants.errors import ArgumentError
 RESULTS = Path(__file__).parent.parent / "results"
 # A curve has every second of the points of a record.
 EVERY = 2
+# The curves of the gallery are of means over single spans, which are averaged over this many.
+SMOOTHED = 5
 # Enough to draw curves. Final scores are not rounded.
 DIGITS = 4
 MOST_SEEDS = 100
@@ -30,7 +31,6 @@ TITLES = {
     "table1-text": ("Table 1, 1 million steps, protocol of the text", "table1-text/report"),
     "table1-code": ("Table 1, 1 million steps, protocol of the released code", "table1-code/report"),
     "table1-more-seeds": ("Table 1, 1 million steps, two more seeds", "table1-study"),
-    "table1-200k": ("Table 1, 200,000 steps", "table1-200k/report"),
     "table1-study": ("What Table 1 depends on", "table1-study"),
     "paper-figure3": ("Figure 3, 1 million steps", "paper-figure3/report"),
     "sb3-1m": ("PPOClip beside SB3's PPO, 1 million steps", "sb3-1m/report"),
@@ -114,8 +114,7 @@ def collect(folder: Path = RESULTS) -> Explorer:
         name = file.name.partition(".")[0]
         found = list(_compared(file) if file.suffix == ".gz" else _evaluated(file))
         title, page = TITLES.get(name, (name, None))
-        spanned = file.suffix != ".gz" or any(map(is_spanned, found))
-        experiments.append({"name": name, "title": title, "page": page, "spanned": spanned})
+        experiments.append({"name": name, "title": title, "page": page, "spanned": file.suffix != ".gz"})
         for record in found:
             _add(record, len(experiments) - 1, groups, given)
     places = {setting: order(setting) for setting in {group["setting"] for group in groups.values()}}
@@ -158,13 +157,17 @@ def _compared(file: Path) -> list[Record]:
 
 
 def _evaluated(file: Path) -> Iterator[Record]:
-    """Read the records of the gallery, whose scores are those of the saved models."""
+    """Read the records of the gallery, whose scores are those of the saved models.
+
+    A span without the end of an episode has the value before.
+    """
     for line in file.read_text().splitlines():
         made: dict[str, Any] = json.loads(line)
+        values = pd.Series(made["curve"], dtype=float).ffill().rolling(SMOOTHED, min_periods=1).mean()
         yield Record(
             format=1, status="finished", label="ppo_clip", algorithm="sb3_ppo_variants:PPOClip", versions={},
             name=f"gallery-{made['env']}-{made['seed']}-{made['timesteps']}", env=made["env"], seed=made["seed"],
-            timesteps=made["timesteps"], steps=made["timesteps"], score=made["mean"], curve=made["curve"],
+            timesteps=made["timesteps"], steps=made["timesteps"], score=made["mean"], trailing=values.tolist(),
             hyperparameters={}, conditions={"protocol": "recipe, saved model evaluated"}, episodes=None, machine="",
             wall_seconds=None, cpu_seconds=made["cpu_seconds"],
         )  # fmt: skip
@@ -174,7 +177,9 @@ def _add(record: Record, experiment: int, groups: dict[str, Group], given: list[
     """Add a run to its group, or the experiment to a run that is there already."""
     identity = [record["label"], record["env"], record["timesteps"], record["conditions"], record["hyperparameters"]]
     group = groups.setdefault(digest(identity), _group(record, _place_in(given, record)))
-    run = Run(record["seed"], record.get("score"), [experiment], _thin(record) if record.get("curve") else [])
+    run = Run(
+        record["seed"], record.get("score"), [experiment], _thin(record) if record["status"] == "finished" else []
+    )
     # Made again on another processor, a seed gives another run.
     same = next((other for other in group["runs"] if other._replace(experiments=[experiment]) == run), None)
     if same is None:
@@ -236,19 +241,12 @@ def _assignments(values: Values) -> list[str]:
 
 
 def _thin(record: Record) -> list[float | None]:
-    """Return every second point of a learning curve, rounded.
-
-    As in the pictures of reports, a span without the end of an episode has the value before, and means over single
-    spans are averaged over several.
-    """
-    values = pd.Series(curve(record), dtype=float).ffill()
-    if is_spanned(record):
-        values = values.rolling(SMOOTHED, min_periods=1).mean()
-    return [_rounded(value) for value in values[EVERY - 1 : SPANS : EVERY]]
+    """Return every second point of a learning curve, rounded."""
+    return [_rounded(value) for value in curve(record)[EVERY - 1 : SPANS : EVERY]]
 
 
-def _rounded(value: float) -> float | None:
-    if math.isnan(value):
+def _rounded(value: float | None) -> float | None:
+    if value is None or math.isnan(value):
         return None
     rounded = float(f"{value:.{DIGITS}g}")
     # Without a decimal point, which takes two letters of a file.

@@ -28,7 +28,7 @@ def record(label: str, env: str, seed: int, score: float | None, **changes: Any)
     return {
         "format": records.FORMAT, "name": f"{label}-{env}-{seed}", "label": label, "algorithm": "module:Class",
         "env": env, "seed": seed, "timesteps": 100, "hyperparameters": {}, "conditions": CONDITIONS,
-        "status": "finished", "score": score, "steps": 100, "last_returns": [score] * 3, "curve": [score] * 100,
+        "status": "finished", "score": score, "steps": 100, "last_returns": [score] * 3,
         "episodes": {"ends": [50, 70, 100], "returns": [score] * 3}, "versions": {"numpy": "2"},
         "machine": "Linux", "wall_seconds": 2.0, "cpu_seconds": 1.0, **changes,
     }  # fmt: skip

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from benchmarks import cores, gallery, parts, paths, stepping, threads, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
+from sb3_ppo_variants.recipes.training import Episodes
 
 
 @pytest.fixture(autouse=True)
@@ -373,6 +374,13 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], None) == [2, 3]
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]
+
+
+def test_the_curves_of_the_gallery_are_means_of_spans() -> None:
+    episodes = Episodes()
+    episodes.note(3, [{}, {"episode": {"r": 2.0}}])
+    episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 7.0}}])
+    assert gallery.means_of_spans(episodes, 20, 4) == [2.0, 5.5, None, None]
 
 
 def test_gallery_shows_runs_in_which_no_episode_ended(tmp_path: Path) -> None:

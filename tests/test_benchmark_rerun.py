@@ -42,13 +42,18 @@ def test_a_run_gives_the_same_record_again(packed: Packed, capsys: pytest.Captur
     assert one in drawn and len(drawn) == 2
 
 
-@pytest.mark.parametrize("changed", ["last_returns", "curve", "score"])
+@pytest.mark.parametrize("changed", ["last_returns", "episodes", "score"])
 def test_a_record_that_differs_in_a_single_number_is_another(packed: Packed, changed: str) -> None:
     folder, found = packed
     others: list[Any] = []
     for record in found:
         value: Any = dict(record)[changed]
-        other = value + 0.0001 if changed == "score" else [*value[:-1], (value[-1] or 0) + 0.0001]
+        if changed == "score":
+            other: Any = value + 0.0001
+        elif changed == "episodes":
+            other = {**value, "returns": [value["returns"][0] + 0.01, *value["returns"][1:]]}
+        else:
+            other = [*value[:-1], value[-1] + 0.0001]
         others.append({**record, changed: other})
     file = folder / f"{changed}.jsonl.gz"
     records.pack(others, file)

@@ -326,10 +326,12 @@ def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> 
 
 
 def test_records_that_lack_something_are_not_used(tmp_path: Path) -> None:
-    torn: Any = {name: value for name, value in RECORDS[2].items() if name != "curve"}
-    write(tmp_path, [torn, *RECORDS[3:]])
+    torn: Any = {name: value for name, value in RECORDS[2].items() if name != "steps"}
+    uncurved: Any = {**RECORDS[3], "episodes": None}
+    write(tmp_path, [torn, uncurved, *RECORDS[4:]])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "is ignored: it lacks curve" in text_of(tmp_path / "report.md")
+    text = text_of(tmp_path / "report.md")
+    assert "is ignored: it lacks steps" in text and "is ignored: it lacks trailing" in text
 
 
 @pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])

@@ -45,7 +45,6 @@ def test_a_record_says_what_was_learned(tmp_path: Path) -> None:
     assert record["score"] == pytest.approx(sum(returns[-LAST:]) / len(returns[-LAST:]), abs=1e-4)
     assert (record["steps"], record["seed"], record["hyperparameters"]["n_epochs"]) == (512, 0, 1)
     assert record["versions"]["stable_baselines3"].startswith("2.")
-    assert len(record["curve"]) == 100
     saved = PPOClip.load(tmp_path / "checkpoints" / record["name"] / "model")
     parameters = zip(saved.policy.parameters(), model.policy.parameters(), strict=True)
     assert all((a == b).all() for a, b in parameters)

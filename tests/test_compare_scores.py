@@ -16,7 +16,6 @@ from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Difference, Estimate
 from sb3_ppo_variants.compare.tables import summarize
-from sb3_ppo_variants.recipes.training import Episodes
 
 
 def comparison_of(found: list[records.Record]) -> scores.Comparison:
@@ -219,15 +218,15 @@ def test_exported_records_count_their_episodes(tmp_path: Path) -> None:
     assert packed["episodes"] is None and packed["ended"] == [0] * 49 + [1] * 20 + [2] * 30 + [3]
 
 
-def test_a_curve_goes_on_where_no_episode_ended() -> None:
-    runs = [record("ppo_clip", "A-v0", 0, 1.0, curve=[None, 1.0, None, 4.0] * 25, episodes=None)]
+def test_a_mean_curve_begins_where_every_run_has_an_episode() -> None:
+    """The first episodes end after 2 and after 4 of 100 steps."""
+    curves = [None, 1.0, *[3.0] * 98], [*[None] * 3, *[5.0] * 97]
+    runs = [record("ppo_clip", "A-v0", seed, 1.0, trailing=each, episodes=None) for seed, each in enumerate(curves)]
     (comparison,) = scores.comparisons(runs)
     found = plots.mean_curve(comparison, "A-v0", "ppo_clip")
     assert found is not None
     steps, band, _ = found
-    assert steps.tolist() == pytest.approx(list(range(2, 101)))
-    # Means of 1, 1, 4, 4, 1, 1, each over the point and up to four before it.
-    assert band.value[:6].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.5, 2.2, 2.2])
+    assert steps.tolist() == pytest.approx(list(range(4, 101))) and {*band.value} == {4.0}
 
 
 def test_runs_that_are_over_leave_the_mean() -> None:
@@ -266,10 +265,3 @@ def test_normalised_curves_end_at_the_normalised_scores() -> None:
     assert shares[0] == 0.5 and shares[-1] == 1.0
     for label, matrix in comparison.arrays.items():
         np.testing.assert_allclose(found[label][..., -1], matrix)
-
-
-def test_episodes_of_spans() -> None:
-    episodes = Episodes()
-    episodes.note(3, [{}, {"episode": {"r": 2.0}}])
-    episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 6.0}}])
-    assert [span.tolist() for span in episodes.spans(10, 2)] == [[2.0], [4.0, 6.0]]

@@ -102,7 +102,7 @@ def points_of(record: Data) -> list[float]:
     return values[1::2]
 
 
-@pytest.mark.parametrize("name", ["table1-text", "table1-200k", "recurrent", "gallery"])
+@pytest.mark.parametrize("name", ["table1-text", "separate-200k", "recurrent", "gallery"])
 def test_the_curves_are_those_of_the_records(name: str, shown: Data) -> None:
     (file,) = (file for file in FILES if file.name.startswith(f"{name}."))
     place = [experiment["name"] for experiment in shown["experiments"]].index(name)

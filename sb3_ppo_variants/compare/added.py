@@ -74,7 +74,7 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
                 "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label,
                 "algorithm": ADDED, "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {},
                 "conditions": conditions, "score": float(np.mean(last)), "steps": math.ceil(run.ends[-1]),
-                "last_returns": last, "curve": [], "episodes": {"ends": run.ends, "returns": run.returns},
+                "last_returns": last, "episodes": {"ends": run.ends, "returns": run.returns},
                 "versions": {}, "machine": "", "wall_seconds": run.seconds, "cpu_seconds": None,
             })  # fmt: skip
     return records

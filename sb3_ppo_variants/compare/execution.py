@@ -293,12 +293,10 @@ def _measure(episodes: Episodes, steps: int) -> Result:
         raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
     episodes.returns = [round(value, 4) for value in episodes.returns]
     last = episodes.returns[-LAST:]
-    spans = episodes.spans(steps, SPANS)
     return {
         "score": round(float(np.mean(last)), 4) if last else None,
         "steps": steps,
         "last_returns": last,
-        "curve": [round(float(span.mean()), 4) if len(span) else None for span in spans],
         "episodes": {"ends": episodes.ends, "returns": episodes.returns},
     }
 

@@ -25,7 +25,7 @@ from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.paper import FIGURE_3
-from sb3_ppo_variants.compare.records import SPANS, curve, is_spanned
+from sb3_ppo_variants.compare.records import SPANS, curve
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
@@ -43,8 +43,6 @@ DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], str
 SMALL_TEXT, MEDIUM_TEXT = 9, 11
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-# Curves of means over single spans are averaged over this many spans, so that a picture shows trends.
-SMOOTHED = 5
 # The panels beside each other in the paper's Figure 3.
 PANELS = 4
 # The logged values to draw, with their names in the picture.
@@ -201,12 +199,10 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
     lengths = np.array([record["steps"] for record in records])
     longest = lengths.max(initial=0)
     values = pd.DataFrame([curve(record, longest) for record in records], dtype=float)
-    # There is no mean before the first episode has ended. A span in which none ended takes the mean of the span before.
-    whole = values.ffill(axis=1).dropna(axis=1)
+    # There is no mean before the first episode has ended.
+    whole = values.dropna(axis=1)
     if whole.empty:
         return None
-    if any(map(is_spanned, records)):
-        whole = whole.T.rolling(SMOOTHED, min_periods=1).mean().T
     steps = (np.array(whole.columns, dtype=float) + 1) * longest / SPANS
     running = whole.where(steps <= lengths[:, None])
     runs = running.count()

@@ -24,7 +24,7 @@ RANDOM = "random policy"
 # The score of a run is the mean return of this many of its last episodes.
 LAST = 100
 # What every record of a finished run has, besides what all records have.
-FINISHED = ("score", "steps", "last_returns", "curve", "episodes")
+FINISHED = ("score", "steps", "last_returns", "episodes")
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
 
@@ -36,15 +36,15 @@ class Result(TypedDict, total=False):
     score: float | None
     steps: int
     last_returns: list[float]
-    curve: list[float | None]
-    # "ends", the steps at which the episodes ended, and "returns".
+    # "ends", the steps at which the episodes ended, and "returns"; None in exported records.
     episodes: dict[str, Sequence[float]] | None
-    # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
-    training: dict[str, list[float | None]]
-    # The mean return of the last episodes at the end of each span, for records without their episodes.
+    # The learning curve of an exported record: the mean return of the last episodes at the end of each span.
     trailing: list[float | None]
-    # The number of episodes that have ended by the end of each span, likewise.
+    # Records of earlier versions lack what follows. In exported records, the number of episodes that have ended by the
+    # end of each span.
     ended: list[int]
+    # By name of a logged value, its means over the updates in each span.
+    training: dict[str, list[float | None]]
     # The commit of this package; None outside its repository.
     commit: str | None
     # What decides how sums are rounded.
@@ -158,7 +158,8 @@ def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
                     f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
                     "use the version that wrote it, or make the run anew"
                 )
-            of_result = ("error",) if record.get("status") == "failed" else FINISHED
+            of_episodes = () if record.get("episodes") else ("trailing",)
+            of_result = ("error",) if record.get("status") == "failed" else (*FINISHED, *of_episodes)
             if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
             records.append(record)
@@ -222,19 +223,14 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
     return [round(float(np.mean(returns[max(end - LAST, 0) : end])), 4) if end else None for end in ended]
 
 
-def is_spanned(record: Record) -> bool:
-    """Whether a run's curve averages the episodes in each span, as in records exported by earlier versions."""
-    return not (record.get("episodes") or record.get("trailing"))
-
-
 def curve(record: Record, steps: int | None = None) -> list[float | None]:
-    """Return the learning curve of a run: over its last episodes, or those in each span if :func:`is_spanned`.
+    """Return the learning curve of a run.
 
     :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
     """
     if episodes := record["episodes"]:
         return trailing_means(episodes["ends"], episodes["returns"], steps or record["steps"])
-    return record.get("trailing") or record["curve"]
+    return record["trailing"]
 
 
 def to_plain(name: str, value: object) -> object:

@@ -68,10 +68,6 @@ LEARNING_CURVES = f"""\
 Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line for each. A point is the mean return of
 the {LAST} episodes that ended last, or of all if there were fewer, so that a curve ends at the score. At first, these
 are the episodes that ended early."""
-SPANNED = """\
-Mean over seeds with 95% intervals, or with fewer than four seeds, a thin line for each. These records of an earlier
-version contain no episodes: a point is the mean return of those that ended in five hundredths of the steps, and a curve
-may not end at the score."""
 TRAINING = "What the updates logged, means over seeds."
 REPORT_STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -306,12 +302,7 @@ class Section:
         return blocks
 
     def _curves(self) -> list[str]:
-        spanned = any(map(records.is_spanned, self.comparison.records))
-        blocks = [
-            "### Learning curves",
-            SPANNED if spanned else LEARNING_CURVES,
-            f"`{INTERACTIVE}` shows them interactively.",
-        ]
+        blocks = ["### Learning curves", LEARNING_CURVES, f"`{INTERACTIVE}` shows them interactively."]
         # Ids that differ only in characters that file names cannot have get a digest.
         names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in self.comparison.envs}
         counts = Counter(names.values())

@@ -3,7 +3,6 @@
 import argparse
 import os
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,6 @@ class Episodes(BaseCallback):
             if "episode" in info:
                 self.ends.append(step)
                 self.returns.append(float(info["episode"]["r"]))
-
-    def spans(self, timesteps: int, number: int) -> list[np.ndarray]:
-        """Divide the timesteps into ``number`` equal spans, and list the returns of the episodes that ended in each."""
-        ends, returns = np.array(self.ends), np.array(self.returns)
-        edges = np.linspace(0, timesteps, number + 1)
-        return [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]
 
 
 def train(
