@@ -16,11 +16,14 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnNoModelImprovement,
     StopTrainingOnRewardThreshold,
 )
+from stable_baselines3.common.env_util import make_vec_env
 
 from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import CallbackError, ExactCheckpointCallback
 from sb3_ppo_variants.base.callbacks import Supervised
 from sb3_ppo_variants.evaluation import MaskedEvalCallback
+from sb3_ppo_variants.recipes.training import Episodes
+from sb3_ppo_variants.rollouts.loop import Told
 
 
 class Answers(BaseCallback):
@@ -143,7 +146,7 @@ QUIET: dict[str, Callable[[Path], Any]] = {
 def test_sb3s_callbacks_that_read_nothing_are_told_nothing(name: str, tmp_path: Path) -> None:
     callback = QUIET[name](tmp_path)
     small(fast=True).learn(64, callback, progress_bar=True)
-    assert not Supervised(callback, progress_bar=True).read_locals
+    assert Supervised(callback, progress_bar=True).told is Told.NOTHING
     for one in callback if isinstance(callback, list) else [callback]:
         assert one is None or "new_obs" not in one.locals
 
@@ -167,9 +170,21 @@ def test_callbacks_inside_sb3s_read_their_locals(nest: Any, steps: list[int], fa
     assert reads.steps == steps
 
 
-def test_an_evaluation_with_masks_reads_nothing() -> None:
+def test_an_evaluation_with_masks_is_told_nothing() -> None:
     evaluation = MaskedEvalCallback(NoiseEnv(BOX), verbose=0)
-    assert not Supervised(evaluation, progress_bar=False).read_locals
+    assert Supervised(evaluation, progress_bar=False).told is Told.NOTHING
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_some_callbacks_are_told_only_of_the_environments(fast: bool) -> None:
+    """Episodes of ``NoiseEnv`` end after 7 steps."""
+    count, episodes, reads = StopTrainingOnMaxEpisodes(99), Episodes(), Reads()
+    env = make_vec_env(lambda: NoiseEnv(BOX), n_envs=2)
+    small(fast=fast, env=env, n_steps=16).learn(32, [count, episodes])
+    assert count.n_episodes == len(episodes.returns) == 4 and episodes.ends == [14, 14, 28, 28]
+    assert "rewards" in count.locals and "log_probs" not in count.locals
+    small(fast=fast, env=env, n_steps=16).learn(32, [count, reads])
+    assert "rewards" in count.locals and "log_probs" in count.locals and reads.steps == [*range(16)]
 
 
 def test_functions_and_methods_of_their_own_may_read_locals() -> None:
@@ -182,7 +197,7 @@ def test_functions_and_methods_of_their_own_may_read_locals() -> None:
     small(fast=True, n_steps=16).learn(32, [evaluates(), note])
     assert found == [*range(16)]
     callback = with_method_of_its_own(CheckpointCallback(10**6, "unused"))
-    assert Supervised(callback, progress_bar=False).read_locals
+    assert Supervised(callback, progress_bar=False).told is Told.ALL
 
 
 class Raises(Answers):

@@ -12,6 +12,7 @@ import pytest
 import rl_zoo3
 import yaml
 from huggingface_hub import HfApi
+from rl_zoo3.callbacks import RawStatisticsCallback
 from rl_zoo3.hyperparams_opt import sample_ppo_params
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
@@ -39,6 +40,7 @@ from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
+from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 from sb3_ppo_variants.zoo.registry import ExperimentManager, StoreHyperparameters, sample
 
@@ -179,7 +181,10 @@ def test_the_callbacks_of_an_experiment_read_nothing(tmp_path: Path) -> None:
     experiment.eval_freq = experiment.save_freq = 64
     experiment.show_progress = True
     experiment.setup_experiment()
-    assert len(experiment.callbacks) == 3 and not Supervised(experiment.callbacks, progress_bar=False).read_locals
+    assert len(experiment.callbacks) == 3
+    assert Supervised(experiment.callbacks, progress_bar=False).told is Told.NOTHING
+    experiment.callbacks.append(RawStatisticsCallback())
+    assert Supervised(experiment.callbacks, progress_bar=False).told is Told.ENVS
 
 
 @pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])

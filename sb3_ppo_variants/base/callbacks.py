@@ -11,6 +11,7 @@ from stable_baselines3.common.callbacks import (
     EvalCallback,
     EveryNTimesteps,
     ProgressBarCallback,
+    StopTrainingOnMaxEpisodes,
     StopTrainingOnNoModelImprovement,
     StopTrainingOnRewardThreshold,
 )
@@ -20,6 +21,7 @@ from sb3_ppo_variants.backends.obstacles import check_methods, find_obstacle
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
+from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.saving import ExactCheckpointCallback, SavedAlgorithm
 from sb3_ppo_variants.saving.state import inside, walk
 
@@ -84,9 +86,9 @@ class Supervised(CallbackList):
             raise
 
     @property
-    def read_locals(self) -> bool:
-        """Whether one of the callbacks may read its ``locals`` at a step, or change the policy."""
-        return any(_may_read_locals(one) for callback in self.callbacks for one in walk(callback))
+    def told(self) -> Told:
+        """What they are told of each step."""
+        return max((_told(one) for callback in self.callbacks for one in walk(callback)), default=Told.NOTHING)
 
     def update_locals(self, locals_: dict[str, object]) -> None:
         """Update the locals of the callbacks, which share one dict."""
@@ -125,16 +127,24 @@ class _ProgressBar(ProgressBarCallback):
         return True
 
 
-# Callbacks of these classes do not read their locals at a step, and leave the policy as it is. Those inside them may do
-# both. The modules about other libraries add more.
-QUIET: set[type[BaseCallback]] = {
-    CallbackList, CheckpointCallback, EvalCallback, EveryNTimesteps, ExactCheckpointCallback, ProgressBarCallback,
-    StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, _ProgressBar,
-}  # fmt: skip
+def tell(told: Told, *classes: type[BaseCallback]) -> None:
+    """Say what callbacks of these classes read of a step, if they leave the policy as it is.
+
+    Subclasses may do anything, and so may the callbacks inside them.
+    """
+    _TOLD.update(dict.fromkeys(classes, told))
 
 
-def _may_read_locals(callback: BaseCallback) -> bool:
-    return type(callback) not in QUIET or find_obstacle(check_methods, callback, "callback") is not None
+_TOLD: dict[type[BaseCallback], Told] = {}
+tell(Told.ENVS, StopTrainingOnMaxEpisodes)
+tell(Told.NOTHING, CheckpointCallback, EvalCallback, ExactCheckpointCallback, ProgressBarCallback, _ProgressBar)
+tell(Told.NOTHING, StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, CallbackList, EveryNTimesteps)
+
+
+def _told(callback: BaseCallback) -> Told:
+    """Find what a callback is told: everything, unless it is known what it does."""
+    has_method = find_obstacle(check_methods, callback, "callback") is not None
+    return Told.ALL if has_method else _TOLD.get(type(callback), Told.ALL)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

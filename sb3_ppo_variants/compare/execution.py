@@ -25,6 +25,7 @@ from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputF
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.base.algorithm import PPOBase
+from sb3_ppo_variants.base.callbacks import tell
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.provenance import circumstances, commit, installed_versions, numerics, own_modules
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
@@ -33,6 +34,7 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 
 if TYPE_CHECKING:
@@ -116,6 +118,9 @@ class RunState(Episodes):
         means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, number + 1))
         known = means.dropna(axis="columns", how="all")
         return {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known}
+
+
+tell(Told.ENVS, RunState)
 
 
 @dataclass(frozen=True)

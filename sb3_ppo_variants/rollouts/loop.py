@@ -1,5 +1,6 @@
 """The loop that collects rollouts, shared by all backends and policy kinds."""
 
+from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -20,6 +21,18 @@ from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_
 Observations: TypeAlias = Any
 # The lower and the upper bounds of actions.
 Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+class Told(IntEnum):
+    """What callbacks are told of a step in their ``locals``. To tell more takes longer.
+
+    Callbacks that change the policy must be told all, because actors look for changes only then.
+    """
+
+    NOTHING = 0
+    # What the environments took and returned.
+    ENVS = 1
+    ALL = 2
 
 
 class Steps(Protocol):
@@ -97,15 +110,15 @@ def collect(
     n_steps = rollout_buffer.buffer_size
     own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
     layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
-    # Building the locals at each step takes time.
-    seen = getattr(callback, "read_locals", True)
+    told = getattr(callback, "told", Told.ALL)
     for step in range(n_steps):
         taken = layout.for_envs(actor.act(step, _last_observations(model)))
         new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
-        if seen:
-            returned = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
-            callback.update_locals({"n_steps": step, **actor.seen(), "clipped_actions": taken, **returned})
+        if told > Told.NOTHING:
+            of_envs = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
+            of_actor = actor.seen() if told is Told.ALL else {}
+            callback.update_locals({"n_steps": step, **of_actor, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
             return False
         ended = np.flatnonzero(dones).tolist() if True in dones.tolist() else ()

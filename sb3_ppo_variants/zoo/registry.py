@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch.distributed as dist
 from optuna import Trial
 from rl_zoo3 import exp_manager, utils
-from rl_zoo3.callbacks import SaveVecNormalizeCallback, TrialEvalCallback
+from rl_zoo3.callbacks import RawStatisticsCallback, SaveVecNormalizeCallback, TrialEvalCallback
 from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
 from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_name
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -30,7 +30,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import FLAG
 from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.callbacks import QUIET
+from sb3_ppo_variants.base.callbacks import tell
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective, read_objective
@@ -39,6 +39,7 @@ from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import list_wrappers, names_part
+from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.updates import KLAdaptive
 
@@ -234,7 +235,8 @@ def register() -> None:
         ALGOS[name] = algorithm
         HYPERPARAMS_SAMPLER[name] = partial(sample, name)
         HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
-    QUIET.update({SaveVecNormalizeCallback, TrialEvalCallback})
+    tell(Told.NOTHING, SaveVecNormalizeCallback, TrialEvalCallback)
+    tell(Told.ENVS, RawStatisticsCallback)
     # rl_zoo3's scripts import the classes from these modules.
     exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]
     utils.StoreDict = StoreHyperparameters  # type: ignore[misc]
