@@ -11,13 +11,20 @@ from typing import Any
 import pytest
 
 from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.base.callbacks import Supervised
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.execution import RunState, Tracking, perform
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.plan import make_plan
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
+from sb3_ppo_variants.rollouts.loop import Told
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+
+def test_a_run_is_told_only_of_the_environments() -> None:
+    _, run = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, Conditions()).runs
+    assert Supervised(RunState(run, None), progress_bar=False).told is Told.ENVS
 
 
 OTHER_TASKS = {
