@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -168,6 +169,25 @@ def test_callbacks_inside_sb3s_read_their_locals(nest: Any, steps: list[int], fa
     reads = Reads()
     small(fast=fast, n_steps=16).learn(32, nest(reads))
     assert reads.steps == steps
+
+
+class Evaluates(Answers):
+    """Compares its locals with what the policy computes."""
+
+    def _on_step(self) -> bool:
+        policy: Any = self.model.policy
+        of_step = self.locals
+        with th.no_grad():
+            values, log_probs, _ = policy.evaluate_actions(of_step["obs_tensor"], th.as_tensor(of_step["actions"]))
+        assert of_step["values"].shape == (2, 1) and of_step["log_probs"].shape == (2,)
+        th.testing.assert_close(of_step["values"], values)
+        th.testing.assert_close(of_step["log_probs"], log_probs)
+        return True
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_locals_are_what_the_policy_computed(fast: bool) -> None:
+    small(fast=fast, n_steps=16).learn(64, Evaluates())
 
 
 def test_an_evaluation_with_masks_is_told_nothing() -> None:
