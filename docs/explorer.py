@@ -177,9 +177,8 @@ def _add(record: Record, experiment: int, groups: dict[str, Group], given: list[
     """Add a run to its group, or the experiment to a run that is there already."""
     identity = [record["label"], record["env"], record["timesteps"], record["conditions"], record["hyperparameters"]]
     group = groups.setdefault(digest(identity), _group(record, _place_in(given, record)))
-    run = Run(
-        record["seed"], record.get("score"), [experiment], _thin(record) if record["status"] == "finished" else []
-    )
+    points = _thin(record) if record["status"] == "finished" else []
+    run = Run(record["seed"], record.get("score"), [experiment], points)
     # Made again on another processor, a seed gives another run.
     same = next((other for other in group["runs"] if other._replace(experiments=[experiment]) == run), None)
     if same is None:
