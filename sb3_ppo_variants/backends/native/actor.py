@@ -1,7 +1,6 @@
 """Acting with the native library."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -195,22 +194,15 @@ class NativeActor:
             acting.noise_size = 0 if matrices is single else shape[0] * shape[1]
 
     def seen(self) -> dict[str, object]:
-        observations, actions, _, _ = self._step
-        values, log_probs = self._seen[self._acting.step]
+        observations, actions, values, log_probs = self._step
         is_array = isinstance(observations, np.ndarray)  # For arrays obs_as_tensor does the same, but slower.
-        found = {
+        return {
             "obs_tensor": th.from_numpy(observations) if is_array else obs_as_tensor(observations, CPU),
             "actions": actions,
-            "values": values,
-            "log_probs": log_probs,
+            "values": th.from_numpy(values),
+            "log_probs": th.from_numpy(log_probs),
+            **({} if self._allowed is None else {"action_masks": self._allowed}),
         }
-        return found if self._allowed is None else {**found, "action_masks": self._allowed}
-
-    @cached_property
-    def _seen(self) -> list[tuple[th.Tensor, th.Tensor]]:
-        """The values and the log probabilities of all steps, which are views of the arrays. At once, this is faster."""
-        values, log_probs = (th.from_numpy(array).unbind() for array in (self._values, self._log_probs))
-        return [*zip(values, log_probs, strict=True)]
 
     def terminal_value(self, observation: Observations, env_index: int) -> float:
         batch = map_parts(lambda part: np.asarray(part)[None], observation)
