@@ -158,7 +158,7 @@ def test_sb3s_callbacks_that_read_nothing_are_told_nothing(name: str, tmp_path: 
     ("nest", "steps"),
     [
         (lambda one: one, [*range(16)]),
-        (lambda one: [CheckpointCallback(10**6, "unused"), CallbackList([one])], [*range(16)]),
+        (lambda one: [evaluates(), CallbackList([one])], [*range(16)]),
         (lambda one: EveryNTimesteps(8, one), [3, 7, 11, 15]),
         (lambda one: evaluates(callback_after_eval=one), [3, 7, 11, 15]),
     ],
