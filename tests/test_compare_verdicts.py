@@ -1,6 +1,6 @@
 """Which settings differ beyond noise, against permutations counted by hand and against SciPy."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -57,12 +57,34 @@ def test_no_p_value_is_below_the_smallest_where_scores_hardly_vary(spread: float
     assert set(statistics.p_values(pairs)) == {smallest_p(3, 5, 1)} == {1 / 56}
 
 
+@pytest.mark.parametrize("envs", [1, 2, 3])
+def test_all_divisions_are_counted(envs: int) -> None:
+    """Here, one by one: 20 of six runs in each environment. Scores of few values have many divisions at the edge."""
+    generator = np.random.default_rng(envs)
+    for _ in range(10):
+        one, other = generator.integers(0, 4, (2, 3, envs)) / 10
+        pooled = np.concatenate([one, other])
+        sums = [[sum(chosen) for chosen in combinations(column, 3)] for column in pooled.T]
+        gains = [abs(2 * sum(of_envs) - pooled.sum()) for of_envs in product(*sums)]
+        least = abs(one.sum() - other.sum()) - 1e-9
+        assert p_value(one, other) == pytest.approx(np.mean([gain >= least for gain in gains]))
+
+
 def test_random_divisions_give_the_p_value_of_all() -> None:
+    """Of 3 and 4 runs in each of three environments, there are 35^3 = 42,875."""
     generator = np.random.default_rng(1)
-    one, other = generator.normal(size=(3, 3)), generator.normal(0.5, size=(3, 3))
-    assert p_value(one, other, samples=7_999) == pytest.approx(p_value(one, other, samples=8_000), abs=0.02)
+    one, other = generator.normal(size=(3, 3)), generator.normal(0.5, size=(4, 3))
+    assert p_value(one, other, samples=42_874) == pytest.approx(p_value(one, other, samples=42_875), abs=0.005)
     # A p value of 0 would be too small: the division that was found is one of the possible ones.
-    assert p_value(one, one + 10, samples=99) == 1 / 100
+    assert p_value(one, other + 10, samples=99) == 1 / 100
+    # As many random ones are tried where the runs can be divided in too many ways for all, here 2,704,156.
+    many, others = generator.normal(size=(12, 1)), generator.normal(0.5, size=(12, 1))
+    assert p_value(many, others) == pytest.approx(ttest_ind(many[:, 0], others[:, 0]).pvalue, abs=0.02)
+
+
+def test_many_pairs_have_more_random_divisions() -> None:
+    """A p value of 0.05 / 190 is that of 100 divisions in 380,000. In 9,999, it would be that of two or three."""
+    assert [statistics.samples_for(tests) for tests in (1, 10, 190)] == [9_999, 20_000, 380_000]
 
 
 def test_holm_by_hand() -> None:
@@ -73,7 +95,7 @@ def test_holm_by_hand() -> None:
 
 def test_the_smallest_p_value_is_reached() -> None:
     assert (smallest_p(3, 3, 1), smallest_p(2, 2, 4), smallest_p(1, 2, 1)) == (2 / 20, 2 / 6**4, 1 / 3)
-    assert smallest_p(10, 10, 7) == 1 / 10_000
+    assert smallest_p(10, 10, 7) == 2 / 184_756**7
     # Among ten pairs, 0.005: 5 seeds give 2 / 252, 6 seeds 2 / 924.
     assert (seeds_needed(1, 1), seeds_needed(10, 1), seeds_needed(66, 1), seeds_needed(66, 7)) == (4, 6, 7, 2)
 

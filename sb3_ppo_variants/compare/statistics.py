@@ -11,7 +11,7 @@ mean has no interval: with few seeds, it trims whole environments.
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import combinations, count
 from typing import Any, NamedTuple
 
@@ -37,8 +37,14 @@ MARGIN = 0.1
 ALPHA = 0.05
 # How often a difference that a comparison can detect is found.
 POWER = 0.8
-# If there are more divisions of the runs between two settings than this, so many random ones are tried.
+# Where the divisions of the runs between two settings cannot all be tried, at least so many random ones are.
 RANDOM_DIVISIONS = 9_999
+# The number of random divisions on which a p value rests that is just small enough for the first of all comparisons.
+HITS = 100
+# The most ways of dividing the runs of half of the environments that are tried one by one.
+MOST_WAYS = 10**6
+# Random divisions are tried in parts of this size, which fit into memory.
+PART = 10_000
 
 
 @dataclass(frozen=True)
@@ -226,30 +232,54 @@ def band(curves: np.ndarray) -> Estimate:
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = RANDOM_DIVISIONS) -> np.ndarray:
     """Compute the two-sided p value of the difference of the means of each pair of settings, by permutation.
 
-    The test divides the runs of each environment between the two settings in all ways, or in many random ones. Its p
-    value is the share of these divisions in which the means differ at least as much as they do. It is exact if the
-    scale of each environment does not depend on which of the two settings a run is of.
+    The test divides the runs of each environment between the two settings in all ways, or in many random ones if there
+    are too many. Its p value is the share of these divisions in which the means differ at least as much as they do. It
+    is exact if the scale of each environment does not depend on which of the two settings a run is of.
 
     If the settings have different numbers of seeds, differences are measured in standard errors, as in Welch's t test
     (Janssen, Statistics & Probability Letters 36, 1997). Otherwise, settings with the same mean would often differ if
     the one with fewer seeds varied more.
 
     :param pairs: scores of two settings in the same environments
-    :param samples: number of random divisions, if there are more than this
+    :param samples: number of random divisions
     """
     found = np.empty(len(pairs))
     shapes = [(len(one), len(other), one.shape[1]) for one, other in pairs]
     for shape in set(shapes):
         same = [number for number, of_pair in enumerate(shapes) if of_pair == shape]
+        first, second, envs = shape
+        if first == second and math.comb(2 * first, first) ** math.ceil(envs / 2) <= MOST_WAYS:
+            found[same] = [_p_value_of_sums(*pairs[number]) for number in same]
+            continue
         divisions, complete = _divisions(*shape, samples)
         pooled = np.stack([np.concatenate(pairs[number]).T for number in same], axis=-1)
-        as_found = np.broadcast_to(np.arange(pooled.shape[1]) < shape[0], (1, *pooled.shape[:2]))
+        as_found = np.broadcast_to(np.arange(pooled.shape[1]) < first, (1, *pooled.shape[:2]))
         # Sums in another order differ in their last digits.
         least = _distances(as_found, pooled) * (1 - 1e-9) - 1e-9 * np.ptp(pooled, axis=(0, 1))
-        reached = (_distances(divisions, pooled) >= least).sum(axis=0)
+        parts = (divisions[start : start + PART] for start in range(0, len(divisions), PART))
+        reached = sum((_distances(part, pooled) >= least).sum(axis=0) for part in parts)
         # The division that was found is one of the random ones.
         found[same] = reached / len(divisions) if complete else (reached + 1) / (len(divisions) + 1)
     return found
+
+
+def _p_value_of_sums(one: np.ndarray, other: np.ndarray) -> float:
+    """Compute the p value of all divisions between two settings with as many runs each.
+
+    With as many runs, the means differ by a multiple of the sum of one setting's centred scores. Each such sum is one
+    over half of the environments plus one over the others, so all divisions are counted from the sums over both halves.
+    """
+    seeds, envs = one.shape
+    pooled = np.concatenate([one, other])
+    centred = pooled - pooled.mean(axis=0)
+    sums = (_ways(2 * seeds, seeds) @ centred).T
+    fewer, more = (reduce(np.add.outer, half, np.zeros(1)).ravel() for half in np.split(sums, [envs // 2]))
+    more.sort()
+    # Sums in another order differ in their last digits.
+    least = abs(centred[:seeds].sum()) * (1 - 1e-9) - 1e-9 * np.ptp(pooled)
+    above = len(more) - np.searchsorted(more, least - fewer)
+    below = np.searchsorted(more, -least - fewer, side="right")
+    return min((above + below).sum() / (len(fewer) * len(more)), 1.0)
 
 
 def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
@@ -281,17 +311,25 @@ def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
+def _ways(runs: int, first: int) -> np.ndarray:
+    """Return which runs are of the first setting in each way of dividing them, shape ``(ways, runs)``."""
+    chosen = np.array([*combinations(range(runs), first)])
+    ways = np.zeros((len(chosen), runs), dtype=bool)
+    np.put_along_axis(ways, chosen, True, axis=1)
+    return ways
+
+
+@lru_cache(maxsize=2)
 def _divisions(first: int, second: int, envs: int, samples: int) -> tuple[np.ndarray, bool]:
     """Return which runs are of the first setting in each division, and whether all divisions are there."""
     runs = first + second
     ways = math.comb(runs, first)
     complete = ways**envs <= samples
     if complete:
-        of_env = np.array([[run in chosen for run in range(runs)] for chosen in combinations(range(runs), first)])
-        belongs = of_env[np.indices((ways,) * envs).reshape(envs, -1).T]
-    else:
-        belongs = np.random.default_rng(0).random((samples, envs, runs)).argsort(axis=2) < first
-    return belongs, complete
+        return _ways(runs, first)[np.indices((ways,) * envs).reshape(envs, -1).T], complete
+    generator, sizes = np.random.default_rng(0), [PART] * (samples // PART) + [samples % PART]
+    drawn = [generator.random((size, envs, runs)).argsort(axis=2) < first for size in sizes]
+    return np.concatenate(drawn), complete
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -302,22 +340,20 @@ def holm(p: np.ndarray) -> np.ndarray:
     return corrected
 
 
-def smallest_p(first: int, second: int, envs: int, samples: int = RANDOM_DIVISIONS) -> float:
+def smallest_p(first: int, second: int, envs: int) -> float:
     """Compute the smallest p value that a test with so many seeds of two settings can give."""
-    divisions: int = math.comb(first + second, first) ** envs
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
-    return max((1 + (first == second)) / divisions, 1 / (samples + 1) if divisions > samples else 0.0)
+    return (1 + (first == second)) / math.comb(first + second, first) ** envs
 
 
 def samples_for(tests: int) -> int:
-    """Compute how many random divisions so many tests need, so that a difference can be significant."""
-    return max(RANDOM_DIVISIONS, math.ceil(2 * tests / ALPHA))
+    """Compute how many random divisions so many tests need, so that chance hardly decides which are significant."""
+    return max(RANDOM_DIVISIONS, math.ceil(HITS * tests / ALPHA))
 
 
 def seeds_needed(tests: int, envs: int) -> int:
     """Compute the number of seeds of each setting with which a difference can be significant among so many tests."""
-    samples = samples_for(tests)
-    return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs, samples) <= ALPHA / tests)
+    return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs) <= ALPHA / tests)
 
 
 def detectable_difference(scores: Scores, seeds: int) -> float:

@@ -24,7 +24,6 @@ from sb3_ppo_variants.compare.statistics import (
     Ranked,
     interquartile_means,
     probability_of_improvement,
-    samples_for,
     seeds_needed,
     smallest_p,
 )
@@ -413,7 +412,7 @@ def too_few(seeds: Collection[int], envs: int) -> str:
     tested = [sorted(pair) for pair in combinations(seeds, 2) if min(pair) > 1]
     if not tested:
         return "With a single seed, nothing can be said about noise." if len(seeds) > 1 else ""
-    least = min(smallest_p(first, second, envs, samples_for(len(tested))) for first, second in tested)
+    least = min(smallest_p(first, second, envs) for first, second in tested)
     needed = ALPHA / len(tested)
     if least <= needed:
         return ""
