@@ -30,7 +30,7 @@ MOST_SEEDS = 100
 TITLES = {
     "table1-text": ("Table 1, 1 million steps, protocol of the text", "table1-text/report"),
     "table1-code": ("Table 1, 1 million steps, protocol of the released code", "table1-code/report"),
-    "table1-more-seeds": ("Table 1, 1 million steps, two more seeds", "table1-study"),
+    "table1-more-seeds": ("Table 1, 1 million steps, two more seeds", "results/index"),
     "table1-study": ("What Table 1 depends on", "table1-study"),
     "paper-figure3": ("Figure 3, 1 million steps", "paper-figure3/report"),
     "sb3-1m": ("PPOClip beside SB3's PPO, 1 million steps", "sb3-1m/report"),

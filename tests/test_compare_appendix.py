@@ -52,6 +52,15 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_pictures")
+@pytest.mark.parametrize(("seeds", "pairs"), [(2, "all 3 pairs"), (1, "the single pair")])
+def test_settings_with_a_single_seed_are_in_no_test(seeds: int, pairs: str, tmp_path: Path) -> None:
+    write(tmp_path, [*RECORDS, *(record("trpo", env, seed, 30) for env in ("A-v0", "B-v0") for seed in range(seeds))])
+    assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
+    text = (tmp_path / "appendix/appendix.tex").read_text()
+    assert f"for {pairs} of settings with several seeds" in " ".join(text.split())
+
+
+@pytest.mark.usefixtures("blank_pictures")
 def test_missing_scores_are_empty_cells(tmp_path: Path) -> None:
     write(tmp_path, [*RECORDS, record("trpo", "A-v0", 0, 30)])
     assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0

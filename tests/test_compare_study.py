@@ -191,6 +191,20 @@ def test_the_page_sums_up_what_the_records_give() -> None:
 
 
 @needs_records
+def test_the_page_says_which_runs_are_of_an_earlier_version() -> None:
+    earlier = [run for run in committed_runs() if run["algorithm"] and run["versions"]["sb3_ppo_variants"] == "0.1.0"]
+    under = {run["conditions"].get("switched") or run["conditions"]["protocol"] for run in earlier}
+    assert under == {"text", "released-code", "sb3", "actions clipped"}
+    # All four settings under each.
+    assert len(earlier) == 16 and {(run["env"], run["seed"]) for run in earlier} == {("HalfCheetah-v5", 0)}
+    page = " ".join((ROOT / "docs" / "table1-study.md").read_text().split())
+    assert (
+        "In HalfCheetah, the runs of seed 0 under `text`, `released-code`, `sb3` and with actions clipped are from "
+        "version 0.1.0 of this package. All others are from 1.0.0rc1."
+    ) in page
+
+
+@needs_records
 def test_the_page_says_what_two_seeds_can_tell() -> None:
     outcomes = committed_outcomes()
     apart = {name: outcome.apart for name, outcome in outcomes.items() if outcome.apart}

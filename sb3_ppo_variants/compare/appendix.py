@@ -71,9 +71,9 @@ In each environment, scores are shifted and scaled so that the random policy has
 Satterthwaite's degrees of freedom, widened for skewed scores; those of the probability of improvement are Newcombe's
 \\citep{{{{newcombe2006confidence}}}}. Two settings differ beyond noise if a permutation test of the difference of their
 means over seeds, stratified by environment, gives $p \\leq {ALPHA}$ after Holm's correction
-\\citep{{{{holm1979simple}}}} for {{pairs}} of settings. They are equivalent if two one-sided $t$ tests at 5\\%
-\\citep{{{{schuirmann1987comparison}}}} show that their means differ by less than {MARGIN}. Where neither holds, these
-runs cannot tell."""
+\\citep{{{{holm1979simple}}}} for {{pairs}} of settings with several seeds. They are equivalent if two one-sided
+$t$ tests at 5\\% \\citep{{{{schuirmann1987comparison}}}} show that their means differ by less than {MARGIN}. Where
+neither holds, these runs cannot tell."""
 DOUBTFUL_RUNS = """\
 Runs without a score do not count, and their settings are not called better; runs that were recorded elsewhere are shown
 but not tested"""
@@ -150,7 +150,7 @@ def _methods(comparison: Comparison) -> str:
         said.append(trained)
     if doubts := "; ".join(f"{label}: {doubt}" for label, doubt in comparison.doubts.items()):
         said.append(f"{DOUBTFUL_RUNS} ({escape_latex(doubts)}).")
-    if pairs := math.comb(len(comparison.tested), 2):
+    if pairs := math.comb(sum(len(own) > 1 for own in comparison.tested.values()), 2):
         said.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
     return "\n".join(said)
 

@@ -23,7 +23,7 @@ from scipy.stats import beta, norm, trim_mean
 Scores = Mapping[str, np.ndarray]
 Ends = tuple[np.ndarray, np.ndarray]
 # The level of Student's t distribution from which 95% intervals are computed. They contain the mean of scores that are
-# as skewed as an exponential distribution in at least 90% of the cases. At a level of 0.95, it would be 88%; with three
+# as skewed as an exponential distribution in at least 90% of the cases. At a level of 0.95, it would be 86%; with three
 # seeds, bootstrap intervals do in 71%.
 LEVEL = 0.97
 # The sum over environments of the seeds without the first, from which on there are intervals. With fewer, an interval
