@@ -305,7 +305,9 @@ def test_one_that_fails_to_start_does_not_end() -> None:
         def _on_training_start(self) -> None:
             raise OSError
 
-    callback = Unstartable()
+    earlier, callback, later = Answers(), Unstartable(), Answers()
     with pytest.raises(OSError):
-        small().learn(64, callback)
+        small().learn(64, [earlier, callback, later])
     assert callback.ended == 0
+    # Those that had started before may have something open.
+    assert (earlier.started, earlier.ended) == (1, 1) and (later.started, later.ended) == (0, 0)

@@ -72,7 +72,7 @@ class Supervised(CallbackList):
         given = callback if isinstance(callback, list) else [] if callback is None else [callback]
         callbacks = [one if isinstance(one, BaseCallback) else ConvertCallback(one) for one in given]
         super().__init__([*callbacks, *([_ProgressBar()] if progress_bar else [])])
-        self._training = False
+        self._started: list[BaseCallback] = []
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class Supervised(CallbackList):
         try:
             yield
         except BaseException:
-            if self._training:
+            if self._started:
                 self.model.run.failed = True
                 self.on_training_end()
             raise
@@ -95,8 +95,9 @@ class Supervised(CallbackList):
         self.update_child_locals(locals_)
 
     def _on_training_start(self) -> None:
-        super()._on_training_start()
-        self._training = True
+        for callback in self.callbacks:
+            callback.on_training_start(self.locals, self.globals)
+            self._started.append(callback)
 
     def _on_step(self) -> bool:
         go_on = True
@@ -109,10 +110,9 @@ class Supervised(CallbackList):
         return go_on
 
     def _on_training_end(self) -> None:
-        self._training = False
         with ExitStack() as stack:  # It calls all of them, even if one raises an error.
-            for callback in reversed(self.callbacks):
-                stack.callback(callback.on_training_end)
+            while self._started:
+                stack.callback(self._started.pop().on_training_end)
 
 
 class _ProgressBar(ProgressBarCallback):
