@@ -21,6 +21,7 @@ from sb3_ppo_variants import (
     ArgumentError,
     Batch,
     ExactKL,
+    KLAdaptive,
     NonFiniteError,
     Objective,
     PPOClip,
@@ -137,6 +138,25 @@ def test_a_failed_update_leaves_the_average_alone() -> None:
         model.train()
     assert th.equal(model.proximal_policy.average, before) and float(model.proximal_policy.total_weight) == 1
     assert th.equal(flat_weights(model), weights)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_average_goes_on_after_an_update_that_was_undone_at_its_end(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate: Any = KLAdaptive(learning_rate=0.01)
+    model = small(PPOCustom, noise_envs(BOX), objective=EWMA(Clipped(0.2), DECAY), learning_rate=rate, fast=fast)
+    before = collect(model.learn(64)).proximal_policy
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    average, weight = before.average.clone(), float(before.total_weight)
+    monkeypatch.setattr(KLAdaptive, "after_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.train()
+    after = collect(model).proximal_policy
+    assert th.equal(after.average, average) and float(after.total_weight) == weight > 1
 
 
 def average_in_training(model: Any) -> th.Tensor:
@@ -295,15 +315,17 @@ class Still(EWMA):
         return 0 * super().loss(batch)
 
 
-@pytest.mark.parametrize("objective", [Still(), EWMA(Still())])
-def test_a_loss_of_a_subclass_is_that_of_all_paths(objective: EWMA) -> None:
-    model = make(objective, ACTION_SPACES["Discrete"])
+def test_a_loss_of_a_subclass_is_that_of_all_paths() -> None:
+    model = make(Still(), ACTION_SPACES["Discrete"])
     before = model.policy.action_net.weight.clone()
     model.learn(64)
     assert th.equal(model.policy.action_net.weight, before)
 
 
-@pytest.mark.parametrize(("within", "decay", "name"), [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay")])
+@pytest.mark.parametrize(
+    ("within", "decay", "name"),
+    [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay"), (EWMA(SPO(0.2)), 0.5, "objective")],
+)
 def test_refused(within: Any, decay: float, name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{name}="):
         EWMA(within, decay)

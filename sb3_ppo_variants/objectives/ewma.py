@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch as th
 
 from sb3_ppo_variants.arguments.rules import FRACTION, instance
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.objective import Batch, Objective
 from sb3_ppo_variants.objectives.surrogates import Clipped
 from sb3_ppo_variants.stops import EarlyStop
@@ -33,6 +34,8 @@ class EWMA(Objective):
     def __post_init__(self) -> None:
         instance("an instance of a class derived from Objective", Objective).check("objective", self.objective)
         FRACTION.check("decay", self.decay)
+        if self.objective.proximal_decay is not None:
+            raise ArgumentError(f"objective={self.objective} is an EWMA already: pass the objective that it is around")
 
     @property
     def proximal_decay(self) -> float:  # type: ignore[override]
@@ -56,8 +59,8 @@ class EWMA(Objective):
 
     @property
     def within(self) -> Objective:
-        """The objective within, or the one within that. A subclass with a loss of its own is not around another one."""
-        return self.objective.within if type(self).loss is EWMA.loss else self
+        """The objective within. A subclass with a loss of its own is not around another one."""
+        return self.objective if type(self).loss is EWMA.loss else self
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""

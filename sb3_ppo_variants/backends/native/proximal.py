@@ -10,6 +10,7 @@ from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.updates.plan import UpdatePlan
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.run import Snapshot
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate, TrainedPart
@@ -39,7 +40,7 @@ class FollowingPolicy:
 
     def __init__(self, proximal: ProximalPolicy, update: "NativeUpdate", part: "TrainedPart"):
         self._proximal, rollout, dtype = proximal, update.rollout, update.dtype
-        self._before = proximal.average.clone(), proximal.total_weight.clone()
+        self._before = Snapshot(proximal)
         self._average = proximal.average.numpy().astype(dtype)
         arrays = {**arrays_of(update.plan.parameters), **part.views(self._average)}
         networks = update.architecture.structure(arrays)
@@ -62,6 +63,4 @@ class FollowingPolicy:
 
     def restore(self) -> None:
         """Restore the average from before the update."""
-        average, total_weight = self._before
-        self._proximal.average.copy_(average)
-        self._proximal.total_weight.copy_(total_weight)
+        self._before.restore()
