@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import ACTION_SPACES, BOX, noise_envs
+from helpers import ACTION_SPACES, BOX, noise_envs, small
 from sb3_ppo_variants import (
     ArgumentError,
     ArrayObjective,
@@ -247,6 +247,24 @@ class Returning(ArrayObjective):
 
     def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
         return self.returned
+
+
+@dataclass(frozen=True)
+class ReadsTensors(Misshapen):
+    """Reads a field that batches of arrays do not have, although its class says that it needs the KL."""
+
+    needs_kl = True
+
+    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
+        getattr(batch, self.part)
+        raise AssertionError
+
+
+@pytest.mark.parametrize("part", ["parameters", "jensen_shannon"])
+def test_fields_that_arrays_do_not_have(part: str) -> None:
+    model = small(PPOCustom, noise_envs(BOX), objective=ReadsTensors(part), fast=True)
+    with pytest.raises(RuntimeError, match=f"arrays have no {part}: an objective that reads it has a loss, and no"):
+        model.learn(64)
 
 
 @pytest.mark.parametrize("returned", [None, 0.5, np.float32(0.5), (th.tensor(0.5),)])

@@ -52,9 +52,10 @@ class Batch(Generic[TensorOrArray]):
     jensen_shannon: TensorOrArray
     """The Jensen-Shannon divergence of the old and the new policy in each state, likewise; not for arrays."""
     parameters: tuple[TensorOrArray, ...]
-    """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
+    """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise; not for
+    arrays."""
     old_parameters: tuple[TensorOrArray, ...]
-    """Those of the old policy, likewise."""
+    """Those of the old policy, likewise, also for arrays."""
     entropy: TensorOrArray
     """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
     old_values: TensorOrArray
@@ -137,7 +138,7 @@ class Batch(Generic[TensorOrArray]):
 
     def _refuse(self, name: str) -> NoReturn:
         """:raises RuntimeError: always, with the reason why the field is not known"""
-        if name in ("jensen_shannon", "renyi") and isinstance(self.advantages, np.ndarray):
+        if name in ("jensen_shannon", "renyi", "parameters") and isinstance(self.advantages, np.ndarray):
             raise RuntimeError(f"arrays have no {name}: an objective that reads it has a loss, and no gradient()")
         if name in OF_DISTRIBUTIONS:
             remedy = "set needs_kl = True in its class"
