@@ -279,7 +279,7 @@ def _p_value_of_sums(one: np.ndarray, other: np.ndarray) -> float:
     least = abs(centred[:seeds].sum()) * (1 - 1e-9) - 1e-9 * np.ptp(pooled)
     above = len(more) - np.searchsorted(more, least - fewer)
     below = np.searchsorted(more, -least - fewer, side="right")
-    return min((above + below).sum() / (len(fewer) * len(more)), 1.0)
+    return min(float((above + below).sum()) / (len(fewer) * len(more)), 1.0)
 
 
 def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
@@ -343,7 +343,8 @@ def holm(p: np.ndarray) -> np.ndarray:
 def smallest_p(first: int, second: int, envs: int) -> float:
     """Compute the smallest p value that a test with so many seeds of two settings can give."""
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
-    return (1 + (first == second)) / math.comb(first + second, first) ** envs
+    divisions: int = math.comb(first + second, first) ** envs
+    return (1 + (first == second)) / divisions
 
 
 def samples_for(tests: int) -> int:
