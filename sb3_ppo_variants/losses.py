@@ -105,7 +105,7 @@ class ValueLoss(ABC):
         """
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients to log, as ``train/...``."""
+        """Return the coefficients to log, as ``train/...``, under names of their own."""
         return {}
 
 

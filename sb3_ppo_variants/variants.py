@@ -15,6 +15,7 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
 from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.base.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
@@ -402,10 +403,5 @@ class PPOCustom(PPOBase):
         if not isinstance(objective, Objective):
             name = type(self.objective).__name__
             raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
-        taken = sorted(LOGGED_BY_UPDATES & objective.coefficients().keys())
-        if taken:
-            raise ArgumentError(
-                f"{type(objective).__name__}.coefficients returned a coefficient named {taken[0]!r}, but another value "
-                f"is logged as train/{taken[0]}: give it another name"
-            )
+        check_coefficients(objective, LOGGED_BY_UPDATES)
         return objective

@@ -19,8 +19,10 @@ from sb3_ppo_variants import (
     Gradient,
     Objective,
     PickledValueError,
+    PPOClip,
     PPOCustom,
     SeparateUpdates,
+    SquaredError,
 )
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
 from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
@@ -157,6 +159,23 @@ def test_a_coefficient_must_not_hide_what_is_logged() -> None:
 
     with pytest.raises(ArgumentError, match=r"^Hiding\.coefficients returned a coefficient named 'value_loss', but"):
         make(Hiding(0.01))
+
+
+@pytest.mark.parametrize("name", ["loss", "kl", "clip_range", "clip_range_vf"])
+def test_a_coefficient_of_a_value_loss_must_not_hide_what_is_logged(name: str) -> None:
+    """Only the range of a value loss has a name that is its own."""
+
+    class Named(SquaredError):
+        def coefficients(self) -> dict[str, float]:
+            return {name: 5.0}
+
+    if name == "clip_range_vf":
+        logs = LogRecorder()
+        small(PPOClip, value_loss=Named()).learn(64, callback=logs)
+        assert logs.updates[-1]["train/clip_range_vf"] == 5.0
+        return
+    with pytest.raises(ArgumentError, match=rf"^Named\.coefficients returned a coefficient named '{name}', but"):
+        small(PPOClip, value_loss=Named())
 
 
 @pytest.mark.parametrize("updates", [None, SeparateUpdates()])

@@ -41,6 +41,7 @@ from sb3_ppo_variants.base.callbacks import Supervised, check_evaluations, own_c
 from sb3_ppo_variants.base.checks import (
     check_begins,
     check_buffer_for_kl,
+    check_coefficients,
     check_learn,
     check_memory,
     check_objective,
@@ -76,6 +77,7 @@ from sb3_ppo_variants.updates import (
     summary,
 )
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
+from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES, OF_VALUE_LOSSES
 from sb3_ppo_variants.updates.separate import divide, separate
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
@@ -230,10 +232,13 @@ class PPOBase(SavedAlgorithm):
             return ApproximateKL(TOLERATED * self.current_argument("target_kl"))
         return objective.stop if self.stop is None else self.stop
 
-    def _value_loss(self) -> ValueLoss:
+    def _value_loss(self, objective: Objective) -> ValueLoss:
         """Choose the value loss of the current update."""
         if self.clip_range_vf is None:
-            return SquaredError() if self.value_loss is None else self.value_loss
+            if self.value_loss is None:
+                return SquaredError()
+            check_coefficients(self.value_loss, LOGGED_BY_UPDATES - OF_VALUE_LOSSES | objective.coefficients().keys())
+            return self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
         if self.value_loss is not None:
             raise ArgumentError(
@@ -255,7 +260,7 @@ class PPOBase(SavedAlgorithm):
             objective=objective,
             ent_coef=self.current_argument("ent_coef"),
             vf_coef=self.current_argument("vf_coef"),
-            value_loss=self._value_loss(),
+            value_loss=self._value_loss(objective),
             normalize_advantage=normalize if isinstance(normalize, str) else "minibatch" if normalize else None,
             batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
             descents=descents,

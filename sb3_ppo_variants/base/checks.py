@@ -1,7 +1,7 @@
 """Checks of what a model is given: its class, its arguments and its environment, also while it learns."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,6 +20,7 @@ from sb3_ppo_variants.backends.native.normalizing import native_test
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
+from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import first_state, without_traces
 from sb3_ppo_variants.rollouts.buffer import WithParameters
@@ -58,6 +59,19 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
         return
     with th.no_grad(), without_traces(policy), first_state(policy) as (distribution, _):
         of_loss.check_distribution(distribution)
+
+
+def check_coefficients(owner: Objective | ValueLoss, taken: Set[str]) -> None:
+    """Check that no coefficient has the name of another value that is logged.
+
+    :raises ArgumentError: if one has
+    """
+    both = sorted(taken & owner.coefficients().keys())
+    if both:
+        raise ArgumentError(
+            f"{type(owner).__name__}.coefficients returned a coefficient named {both[0]!r}, but another value is "
+            f"logged as train/{both[0]}: give it another name"
+        )
 
 
 def check_buffer_for_kl(plan: UpdatePlan) -> None:

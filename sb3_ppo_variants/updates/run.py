@@ -92,6 +92,8 @@ LOGGED_BY_UPDATES = frozenset({
     "learning_rate", "loss", "n_updates", "policy_epochs", "std", "target_kl", "value_epochs", "value_learning_rate",
     "vf_coef",
 })  # fmt: skip
+# Those of them that a value loss may log.
+OF_VALUE_LOSSES = frozenset({"clip_range_vf"})
 
 
 class Update(Protocol):
