@@ -12,11 +12,11 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import DiagGaussianDistribution, TanhBijector
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
-from helpers import BOX, IMAGE, VARIANTS, VECTOR, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, PPOClip, PPOUnclipped, register_kl
-from sb3_ppo_variants.objectives import KLPenalized
+from helpers import BOX, IMAGE, VARIANTS, VECTOR, assert_same_weights, noise_envs, save, small
+from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped, register_kl
+from sb3_ppo_variants.objectives import EWMA, Clipped, KLPenalized
 
 DICT = spaces.Dict({"image": IMAGE})
 
@@ -30,6 +30,10 @@ class Buffer(RolloutBuffer):
 
 
 class Extractor(FlattenExtractor):
+    pass
+
+
+class Cnn(NatureCNN):
     pass
 
 
@@ -60,10 +64,14 @@ class Renamed(ActorCriticPolicy):
     """A policy that differs from ActorCriticPolicy only in its name."""
 
 
+CNN = {"policy": "CnnPolicy", "observation_space": IMAGE}
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "dictionaries": ({"policy": "MultiInputPolicy", "observation_space": DICT}, "features come from a NatureCNN"),
     "flat images": ({"observation_space": IMAGE}, "observations are images"),
     "squashing": ({"policy": Squashed, "use_sde": True}, "actions are squashed by a Sigmoid"),
+    "optimizer of a CNN": ({**CNN, "policy_kwargs": {"optimizer_class": th.optim.SGD}}, "the optimizer is SGD"),
+    "unscaled images": ({**CNN, "policy_kwargs": {"normalize_images": False}}, "images are not scaled"),
+    "another CNN": ({**CNN, "policy_kwargs": {"features_extractor_class": Cnn}}, "features come from a Cnn"),
     "buffer": ({"rollout_buffer_class": Buffer}, "rollout buffer is a Buffer"),
     "features": ({"policy_kwargs": {"features_extractor_class": Extractor}}, "features come from a Extractor"),
     "policy": ({"policy": Forward}, "Forward overrides forward"),
@@ -86,6 +94,27 @@ def test_what_is_not_supported_takes_the_reference_path(name: str, capsys: pytes
     with pytest.raises(ArgumentError, match=rf"^fast=True is not possible, because .*{reason}"):
         make(fast=True, **arguments)
     make(fast=False, **arguments)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        CNN,
+        {"use_sde": True},
+        {"observation_space": spaces.Discrete(3)},
+        {"cls": PPOAdaptiveKL, "learning_rate": KLAdaptive()},
+        {"cls": PPOCustom, "objective": EWMA(Clipped(0.2))},
+    ],
+    ids=str,
+)
+def test_pytorchs_default_device_does_not_matter(arguments: Any, fast: bool) -> None:
+    """Tensors on the device "meta" have no numbers, so that using a single one of them fails. SB3 uses none."""
+    expected, model = make(fast=fast, **arguments).learn(128), make(fast=fast, **arguments)
+    with th.device("meta"):
+        model.learn(128)
+    assert_same_weights(model, expected)
 
 
 # For each kind of hook, the object that it is registered on and the method that registers it.

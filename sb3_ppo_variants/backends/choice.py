@@ -24,10 +24,11 @@ class Backend(Protocol):
     """The name of the backend in tables."""
     path: str
     """``"reference"`` or ``"fast"``."""
-    has_memory: bool
-    """Whether it computes policies with a memory, such as an LSTM, or those without. The reference computes both."""
     how: str
     """What the backend does, as a clause such as ``"PyTorch computes everything"``."""
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        """Whether it is for policies of this kind, such as those with a memory, even if it cannot run the plan."""
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         """Find the first reason why this backend cannot run a plan, as a clause that completes "because ...".
@@ -75,12 +76,13 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
         return Choice(reference, "fast=False")
     obstacles: list[str] = []
     for backend in others:
-        if backend.has_memory is not plan.kind.has_memory:
+        if not backend.is_for(plan):
             continue
         obstacle = backend.obstacle(plan)
         if obstacle is None:
             return Choice(backend, ", because ".join([backend.how, *obstacles[:1]]))
         obstacles.append(obstacle)
+    why = obstacles[-1]  # A backend that comes later is for fewer policies.
     if fast is True:
-        raise ArgumentError(f"fast=True is not possible, because {obstacles[0]}; use fast='auto' or fast=False")
-    return Choice(reference, obstacles[0])
+        raise ArgumentError(f"fast=True is not possible, because {why}; use fast='auto' or fast=False")
+    return Choice(reference, why)

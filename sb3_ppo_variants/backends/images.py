@@ -143,7 +143,7 @@ class ScaledImages:
         self._images = images
         shape = (most, *images.shape[1:])
         self._selected = np.empty(shape, images.dtype)
-        self._numbers = th.empty(shape, dtype=th.float32)
+        self._numbers = th.empty(shape, dtype=th.float32, device="cpu")
         self._scale = 255.0 if images.dtype == np.uint8 else 1.0
 
     def __call__(self, rows: np.ndarray) -> th.Tensor:
@@ -245,9 +245,11 @@ class Images(Reference):
 
     name = "images"
     path = "fast"
-    has_memory = False
     how = "images are laid out for convolutions"
     update = ImageUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacles.find_obstacle(_check_plan, plan)

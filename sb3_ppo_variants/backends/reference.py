@@ -326,9 +326,11 @@ class Reference:
 
     name = "reference"
     path = "reference"
-    has_memory = False
     how = "PyTorch computes everything"
     update: Callable[[UpdatePlan], TorchUpdate] = TorchUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return True
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return None

@@ -140,9 +140,11 @@ class Sequences(Reference):
 
     name = "sequences"
     path = "fast"
-    has_memory = True
     how = "LSTMs and GRUs run over whole sequences"
     update = SequenceUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return plan.kind.has_memory
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return find_obstacle(_check_plan, plan)

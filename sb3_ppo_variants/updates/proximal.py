@@ -20,7 +20,7 @@ class ProximalPolicy(nn.Module):
     def __init__(self, parameters: Sequence[nn.Parameter]):
         super().__init__()
         self.register_buffer("average", join(parameters))
-        self.register_buffer("total_weight", th.ones((), dtype=th.float64))
+        self.register_buffer("total_weight", th.ones((), dtype=th.float64, device="cpu"))
         self._last: th.Tensor | None = None
 
     def load_state_dict(self, *args: Any, **arguments: Any) -> Any:

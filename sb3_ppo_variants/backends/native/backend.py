@@ -31,9 +31,11 @@ class Native:
 
     name = "native"
     path = "fast"
-    has_memory = False
     how = "the native library computes the networks"
     update: Callable[[UpdatePlan], NativeUpdate] = NativeUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return not plan.kind.has_memory
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
         return obstacles.find_obstacle(_check_plan, plan)

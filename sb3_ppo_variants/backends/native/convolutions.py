@@ -201,7 +201,8 @@ class Convolve(th.autograd.Function):
         # The library takes filters that are channels-last.
         weights = [weight.detach().permute(0, 2, 3, 1).contiguous() for weight in parameters[:n]]
         biases = [bias.detach().contiguous() for bias in parameters[n:]]
-        outputs = [th.empty((count, each.height, each.width, each.filters), dtype=th.float32) for each in shapes]
+        sizes = [(count, each.height, each.width, each.filters) for each in shapes]
+        outputs = [th.empty(size, dtype=th.float32, device="cpu") for size in sizes]
         selection.check()
         run = partial(_run, selection, shapes, weights, biases, outputs)
         run_in_parallel([partial(run, part) for part in selection.parts()])

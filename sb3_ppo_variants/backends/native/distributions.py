@@ -121,21 +121,24 @@ class Single(Drawn):
 
     def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
         if self.kind in OF_NORMAL_NOISE:
-            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype).numpy()
+            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype, device="cpu").numpy()
         shape = (n_steps, n_envs, self.outputs)
         if self.kind == "CATEGORICAL":
-            return -th.empty(shape, dtype=dtype).exponential_().log_().numpy()
-        return th.rand(shape, dtype=dtype).numpy()
+            return -th.empty(shape, dtype=dtype, device="cpu").exponential_().log_().numpy()
+        return th.rand(shape, dtype=dtype, device="cpu").numpy()
 
     def parameters(self, outputs: Outputs, std: Outputs | None) -> Parameters:
         if self.n_stds:
-            return th.as_tensor(outputs), th.as_tensor(std)
+            return th.as_tensor(outputs, device="cpu"), th.as_tensor(std, device="cpu")
         if self.kind in OF_TWO_OUTPUTS:
-            first, second = th.as_tensor(outputs).chunk(2, dim=1)
+            first, second = th.as_tensor(outputs, device="cpu").chunk(2, dim=1)
             return (F.softplus(first) + 1, F.softplus(second) + 1) if self.kind == "BETA" else (first, second.exp())
         if self.kind == "BERNOULLI":
-            return (th.as_tensor(outputs),)
-        return tuple(part.log_softmax(dim=1) for part in th.split(th.as_tensor(outputs), self.parts.tolist(), dim=1))
+            return (th.as_tensor(outputs, device="cpu"),)
+        return tuple(
+            part.log_softmax(dim=1)
+            for part in th.split(th.as_tensor(outputs, device="cpu"), self.parts.tolist(), dim=1)
+        )
 
     def shared(self) -> list[bool]:
         if self.kind == "CATEGORICAL":
@@ -194,7 +197,7 @@ class Hybrid(Drawn):
         return all(factor.has(columns.numpy()) for factor, columns in zip(self._factors, divided, strict=True))
 
     def _divided(self, rows: Outputs, size: Callable[[Single], int]) -> Sequence[th.Tensor]:
-        return th.split(th.as_tensor(rows), [*map(size, self._factors)], dim=1)
+        return th.split(th.as_tensor(rows, device="cpu"), [*map(size, self._factors)], dim=1)
 
 
 def drawn_by(distribution: Distribution) -> Drawn:

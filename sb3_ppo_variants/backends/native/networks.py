@@ -71,7 +71,7 @@ class Features:
     def _flatten(self, observations: np.ndarray, space: AnySpace) -> np.ndarray:
         if observations.dtype.kind == "f" and isinstance(space, spaces.Box):
             return observations.reshape(len(observations), -1).astype(np.float32, copy=False)
-        tensor = preprocess_obs(th.as_tensor(observations), space, self._normalize_images)
+        tensor = preprocess_obs(th.as_tensor(observations, device="cpu"), space, self._normalize_images)
         assert isinstance(tensor, th.Tensor)
         return tensor.flatten(1).numpy()
 

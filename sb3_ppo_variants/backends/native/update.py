@@ -146,7 +146,7 @@ class TrainedPart:
 
 def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
     """Make the initial state of torch's Adam."""
-    step = th.tensor(0.0, dtype=th.get_default_dtype())
+    step = th.tensor(0.0, dtype=th.get_default_dtype(), device="cpu")
     return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}
 
 
