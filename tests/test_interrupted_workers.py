@@ -312,6 +312,51 @@ class Large(Tells):
         return *others, {**info, "large": np.zeros(2**22)}
 
 
+class LargeAndLate(Tells):
+    """Takes half a second for an answer that is more than a pipe can hold."""
+
+    def answer(self, number: int) -> Any:
+        time.sleep(0.5)
+        return np.full(2**20, number)
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Raise an error if what is done inside takes this long."""
+
+    def fails(*_: object) -> None:
+        raise AssertionError(f"still at it after {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, fails)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(SafeSubprocVecEnv, start_method="fork", n_workers=1),
+        partial(SafeSubprocVecEnv, start_method="fork", n_workers=1, timeout=5),
+        partial(over_gymnasium, False),
+    ],
+    ids=["ours", "ours with a timeout", "gymnasium's"],
+)
+def test_a_large_command_after_a_large_answer_that_nobody_received(make: Callable[[Any], Any]) -> None:
+    """A worker that still sends its answer reads nothing, so the command would not fit into the pipe."""
+    env = make([LargeAndLate] * N_ENVS)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        env.env_method("answer", 1)
+    with ended_after(30):
+        env.set_attr("mine", np.arange(2**20))
+    np.testing.assert_array_equal(env.get_attr("mine"), [np.arange(2**20)] * N_ENVS)
+    env.close()
+
+
 def test_a_worker_that_stops_in_the_middle_of_a_message() -> None:
     env = SafeSubprocVecEnv([Large] * 2, start_method="fork", timeout=2, n_workers=2)
     env.reset()

@@ -276,20 +276,18 @@ class Worker(Exchange):
         """
         if self.clean:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
-        while True:
-            try:
-                answer = self.receive(self._timeout)
-            except (Unanswered, BlockingIOError):
-                self._fail_to_answer()
-            self._hangs = False
-            if isinstance(answer, Failure):
-                failure = WorkerError(self.env_index, f"raised an error:\n{answer.traceback}")
-                if answer.wrong_output is None:
-                    raise failure
-                raise answer.wrong_output from failure
-            if self.clean:
-                self._has_answered = True
-                return answer
+        try:
+            answer = self.receive(self._timeout)
+        except (Unanswered, BlockingIOError):
+            self._fail_to_answer()
+        self._hangs = False
+        if isinstance(answer, Failure):
+            failure = WorkerError(self.env_index, f"raised an error:\n{answer.traceback}")
+            if answer.wrong_output is None:
+                raise failure
+            raise answer.wrong_output from failure
+        self._has_answered = True
+        return answer
 
     def _fail_to_answer(self) -> NoReturn:
         self._hangs = True

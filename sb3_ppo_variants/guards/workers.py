@@ -39,8 +39,8 @@ class WorkerEndedError(WorkerError):
 class Exchange:
     """The parent's end of a pipe to a worker that answers each command once, in turn.
 
-    An interrupt, an error or a time limit may prevent an answer from being received. It is then dropped when the next
-    one is received. During training, a Ctrl-C waits until the current message is complete. If a message is cut off
+    An interrupt, an error or a time limit may prevent an answer from being received. It is then dropped before the next
+    command is sent. During training, a Ctrl-C waits until the current message is complete. If a message is cut off
     nevertheless, for example by a second Ctrl-C, a part of it remains in the pipe, and nothing more is sent.
 
     :param pipe: the parent's end of the pipe, without outstanding answers
@@ -53,7 +53,7 @@ class Exchange:
         """The last answer that was received."""
         self.process = process
         self._env_index = env_index
-        self._unanswered = 0
+        self._unanswered = False
         self.useless = False
         """Whether the pipe contains an incomplete message."""
         self._wait = _waits_for(pipe, process)
@@ -78,21 +78,21 @@ class Exchange:
 
         :raises WorkerError: if the worker has ended, or the pipe contains an incomplete message
         """
-        if command[0] == "close":
-            if self.useless:
-                self.process.terminate()
-                return
-            self.recv()  # A worker that is blocked while sending does not read commands.
+        if command[0] == "close" and self.useless:
+            self.process.terminate()
+            return
         self.send_pickled(ForkingPickler.dumps(command))
 
     def send_pickled(self, message: bytes | memoryview) -> None:
         """Send a command that has already been pickled, as :meth:`send` does."""
         self._check()
+        if self._unanswered:
+            self.recv()  # A worker that is blocked while sending does not read commands.
         try:
             with HELD:
                 # The order matters: an exception that is not due to a Ctrl-C may be raised between any two lines.
                 self.useless = True
-                self._unanswered += 1
+                self._unanswered = True
                 try:
                     self.pipe.send_bytes(message)
                 except ConnectionError:
@@ -104,13 +104,10 @@ class Exchange:
 
     def recv(self) -> object:
         """Wait for the answer to the last command, and return it; ``None`` if no answer is outstanding."""
-        answer = None
-        while self._unanswered or self.useless:
-            answer = self.receive(None)
-        return answer
+        return None if self.clean else self.receive(None)
 
     def receive(self, seconds: float | None) -> object:
-        """Wait for the next answer to any command.
+        """Wait for the answer to the last command, with a time limit.
 
         :param seconds: how long to wait; ``None`` for no limit
         :raises Unanswered: if there is no answer in that time
@@ -127,7 +124,7 @@ class Exchange:
                 except (EOFError, ConnectionError):
                     self.useless = False
                     raise
-                self._unanswered -= 1
+                self._unanswered = False
                 self.useless = False
         except (EOFError, ConnectionError) as error:
             raise WorkerEndedError.of(self.env_index, self.process) from error
