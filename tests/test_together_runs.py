@@ -14,6 +14,7 @@ import torch.distributed as dist
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
@@ -23,6 +24,7 @@ from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.processes.statistics import explained_variance, merge_moments
+from sb3_ppo_variants.recipes import load, recipe, train
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 
@@ -146,6 +148,26 @@ def test_statistics_are_those_of_all_observations() -> None:
     assert moments.count == pytest.approx(count, abs=1e-9)
     np.testing.assert_allclose(moments.mean, mean, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(moments.var, (1e-4 + (seen**2).sum(axis=0)) / count - mean**2, rtol=1e-5)
+
+
+RECIPE = recipe("ppo_clip", "CartPole-v1", n_envs=2, normalize=True, **SETTINGS)
+
+
+def trained_twice(folder: str) -> tuple[np.ndarray, list[str]]:
+    for seed in (1, 2):
+        model = train(RECIPE, folder, seed, timesteps=512)
+    dist.barrier()
+    return flat_weights(model).numpy(), sorted(path.name for path in Path(folder).rglob("*"))
+
+
+def test_a_recipe_is_saved_by_rank_0_in_place_of_an_earlier_run(tmp_path: Path) -> None:
+    of_each = answers(trained_twice, 2, str(tmp_path))
+    model, _ = load(RECIPE, tmp_path)
+    for weights, files in of_each:
+        np.testing.assert_array_equal(weights, flat_weights(model))
+        assert files == ["0.monitor.csv", "1.monitor.csv", "model.zip", "vecnormalize.pkl"]
+    steps = load_results(str(tmp_path))["l"].sum()
+    assert 0 < steps <= 256, "only those of the last run, and of the environments of rank 0"
 
 
 def converted() -> list[np.ndarray]:

@@ -3,7 +3,10 @@
 import argparse
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -66,31 +69,43 @@ def train(
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
     All files replace those of an earlier run in the folder, which stay if nothing is trained. An error or Ctrl-C during
-    training saves what was trained, and is raised again. The environments are closed in the end.
+    training saves what was trained, and is raised again. The environments are closed in the end. Of several processes
+    that train together, only rank 0 writes to the folder.
 
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param timesteps: environment steps; ``None`` uses the recipe's
     :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
     """
-    folder, model = Path(folder), None
-    earlier = [path.replace(f"{path}.earlier") for path in folder.glob(MONITOR_FILES)]
-    try:
-        model = build(made, seed, monitor_dir=os.fspath(folder))
+    model = None
+    with _open_folder(made, folder) as into:
+        earlier = [path.replace(f"{path}.earlier") for path in into.glob(MONITOR_FILES)]
         try:
-            model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
+            model = build(made, seed, monitor_dir=os.fspath(into))
+            try:
+                model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
+            finally:
+                if model.num_timesteps > 0:
+                    save(model, into)
         finally:
-            if model.num_timesteps > 0:
-                save(model, folder)
-    finally:
-        if model is not None and (env := model.get_env()) is not None:
-            env.close()
-        has_trained = model is not None and model.num_timesteps > 0
-        for path in earlier if has_trained else folder.glob(MONITOR_FILES):
-            path.unlink()
-        for path in [] if has_trained else earlier:
-            path.rename(path.with_suffix(""))
+            if model is not None and (env := model.get_env()) is not None:
+                env.close()
+            has_trained = model is not None and model.num_timesteps > 0
+            for path in earlier if has_trained else into.glob(MONITOR_FILES):
+                path.unlink()
+            for path in [] if has_trained else earlier:
+                path.rename(path.with_suffix(""))
     return model
+
+
+@contextmanager
+def _open_folder(made: Recipe, folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the folder to write to: in ranks other than 0, one that nobody reads."""
+    if current(made.arguments.get("data_parallel", "auto")).rank == 0:
+        yield Path(folder)
+    else:
+        with TemporaryDirectory() as unread:
+            yield Path(unread)
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:
@@ -185,13 +200,11 @@ def run_example(env_id: str, description: str | None) -> None:
     folder = options.folder or Path("runs", options.algo, env_id)
     made = recipe(options.algo, env_id)
     init_processes()
-    if rank := current("auto").rank:
-        # torchrun has started several processes. Rank 0 saves the model for all; the others use subfolders.
-        train(made, folder / f"rank_{rank}", options.seed, options.timesteps)
-        return
     start = time.perf_counter()
     model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
     seconds = time.perf_counter() - start
+    if current("auto").rank > 0:
+        return  # Rank 0 has saved the model of all.
     returns = evaluate(made, folder, options.episodes)
     print(f"{model.num_timesteps} steps in {seconds:.0f} s; saved in {folder}")
     print(f"Mean reward of the saved model: {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")
