@@ -12,8 +12,9 @@ import yaml
 from gymnasium import spaces
 from gymnasium.envs.classic_control import PendulumEnv
 from gymnasium.wrappers import RescaleAction
-from sb3_contrib import TRPO
-from stable_baselines3 import A2C
+from sb3_contrib import TRPO, RecurrentPPO
+from stable_baselines3 import A2C, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -22,7 +23,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap
 from torch import nn
 
 from fresh import ended, run_code_anew
-from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, RatioDeviation, SeparateUpdates, SquaredError
+from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, PPOClip, RatioDeviation, SeparateUpdates, SquaredError
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
 from sb3_ppo_variants.recipes.ppo_clip import hyperparams
@@ -49,20 +50,26 @@ SAME_WITH_LSTMS = {
     "LunarLanderNoVel-v3": "LunarLanderNoVel-v2",
 }
 RMS_PROP = "stable_baselines3.common.sb2_compat.rmsprop_tf_like.RMSpropTFLike"
-# SB3's defaults for values that an entry of rl_zoo3 may omit.
-DEFAULTS = {"clip_range": 0.2, "learning_rate": 3e-4, "n_envs": 1}
+
+
+def defaults_of(algorithm: type[BaseAlgorithm]) -> dict[str, Any]:
+    """List the values of what an entry of rl_zoo3 may leave out for an algorithm."""
+    found = {name: each.default for name, each in inspect.signature(algorithm).parameters.items()}
+    return {name: value for name, value in found.items() if value is not inspect.Parameter.empty} | {"n_envs": 1}
 
 
 @pytest.mark.parametrize("ours, theirs", [*SAME_IN_ZOO.items(), *SAME_WITH_LSTMS.items()])
 def test_values_are_those_of_the_named_source(ours: str, theirs: str) -> None:
-    expected = dict(LSTM_ZOO[theirs] if ours in SAME_WITH_LSTMS else ZOO[theirs])
+    """Also those that only one of the two entries leaves to its algorithm."""
+    algorithm, zoo = (RecurrentPPO, LSTM_ZOO) if ours in SAME_WITH_LSTMS else (PPO, ZOO)
+    expected = defaults_of(algorithm) | zoo[theirs]
     if ours == "PendulumNoVel-v1":
-        del expected["use_sde"], expected["sde_sample_freq"]
-    if "policy_kwargs" in expected:
+        expected |= {name: defaults_of(algorithm)[name] for name in ("use_sde", "sde_sample_freq")}
+    if isinstance(expected["policy_kwargs"], str):
         expected["policy_kwargs"] = eval(expected["policy_kwargs"], {"nn": nn, "dict": dict})
-    for name, value in hyperparams[ours].items():
-        assert value == expected.pop(name, DEFAULTS.get(name)), name
-    assert not expected
+    found = defaults_of(PPOClip) | hyperparams[ours]
+    assert {name: found.get(name) for name in expected} == expected
+    assert hyperparams[ours].keys() <= expected.keys()
 
 
 @pytest.mark.parametrize(("algorithm", "file"), [("stable_baselines3:A2C", "a2c"), ("sb3_contrib:TRPO", "trpo")])

@@ -150,10 +150,10 @@ ENVIRONMENTS: dict[str, Hyperparameters] = {
         "n_steps": 32, "batch_size": 256, "n_epochs": 20, "learning_rate": "lin_0.001",
         "gamma": 0.98, "gae_lambda": 0.8, "clip_range": "lin_0.2", "ent_coef": 0.0,
     },
-    # As in rl_zoo3, but without gSDE.
+    # As in rl_zoo3, where the minibatches have RecurrentPPO's default size, but without gSDE.
     "PendulumNoVel-v1": {
         **LSTM, "n_timesteps": 100_000, "n_envs": 4,
-        "n_steps": 1024, "n_epochs": 10, "learning_rate": 1e-3,
+        "n_steps": 1024, "batch_size": 128, "n_epochs": 10, "learning_rate": 1e-3,
         "gamma": 0.9, "gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0,
     },
     # rl_zoo3's settings for the previous version, -v2.
