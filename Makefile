@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	docs-serve docs-links clean
 
 help:  ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 # Most of the installed modules are never imported, so not compiling them saves a minute. So does a new pip: it resolves
 # the dependencies in a third of the time that Python 3.11's own pip takes. The native library is compiled meanwhile, which

@@ -10,7 +10,7 @@ from committed import section
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "CONTRIBUTING.md"
 ROWS = re.compile(r"^\| (.*) \|$", re.M)
-TARGETS = dict(re.findall(r"^([a-z-]+):.*## (.*)$", (ROOT / "Makefile").read_text(), re.M))
+TARGETS = dict(re.findall(r"^([a-z0-9-]+):.*## (.*)$", (ROOT / "Makefile").read_text(), re.M))
 
 
 def rows(title: str) -> list[list[str]]:
