@@ -30,9 +30,9 @@ def unzip(file: io.BytesIO) -> Members:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def zip_members(members: Members) -> io.BytesIO:
+def zip_members(members: Members, method: int = zipfile.ZIP_STORED) -> io.BytesIO:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return file
@@ -47,6 +47,10 @@ def seal(changed: Members) -> io.BytesIO:
         }
         changed = {**changed, NOTE: json.dumps(note).encode()}
     return zip_members(changed)
+
+
+def with_optimizer(state: bytes) -> io.BytesIO:
+    return seal({**members(), OPTIMIZER: state})
 
 
 def with_values(original: Members, **values: Any) -> io.BytesIO:

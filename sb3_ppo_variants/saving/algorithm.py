@@ -135,7 +135,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
             :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
-        archive = read_archive(path)
+        archive = read_archive(path, is_trusted=not weights_only)
         check_class(cls, archive)
         if isinstance(env, VectorEnv):
             env = adapt(env, monitored=True)
@@ -184,7 +184,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """
         if isinstance(ppo, BaseAlgorithm) and env is None:
             env = ppo.get_env()
-        file, arguments = convert(cls, ppo, arguments)
+        file, arguments = convert(cls, ppo, arguments, is_trusted=not weights_only)
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
 
     def set_parameters(

@@ -19,6 +19,7 @@ from stable_baselines3.common.save_util import open_path
 
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.untrusted import UntrustedStateError, read_state
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
@@ -34,8 +35,8 @@ NO_HASH = 64 * "0"
 # SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
-# The only type that PyTorch's unpickler allocates at any size that a file asks for.
-BYTES = b"bytearray"
+# Compressed JSON can make objects that take ten thousand times as much memory. Each of them follows one of these.
+VALUE_MARKS, MOST_VALUES = (b"[", b"{", b","), 2**18
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -103,20 +104,28 @@ class Archive:
             raise self.error(member, f"is a {type(state).__name__}, not a dictionary")
         return state
 
-    def check_sizes(self) -> None:
-        """Check, before PyTorch reads them, that the tensors in a file take no more memory than the file itself."""
-        for member in filter(lambda member: member.endswith(STATE_SUFFIX), self.members):
+    def check_values(self) -> None:
+        """Check that the values in JSON take little memory, in a file from a stranger."""
+        for member in {DATA, NOTE}.intersection(self.members):
+            if sum(map(self.members[member].count, VALUE_MARKS)) > MOST_VALUES:
+                raise self.error(member, f"has more than {MOST_VALUES} values")
+
+    def with_safe_states(self) -> "Archive":
+        """Return the archive with states that PyTorch can read without filling the memory.
+
+        :raises DamagedFileError: if a state in this archive could fill it
+        """
+        members = dict(self.members)
+        for member in filter(lambda member: member.endswith(STATE_SUFFIX), members):
+            written = io.BytesIO()
             try:
-                with zipfile.ZipFile(io.BytesIO(self.members[member])) as tensors:
-                    is_compressed = any(info.compress_type != zipfile.ZIP_STORED for info in tensors.infolist())
-                    names = [] if is_compressed else [name for name in tensors.namelist() if name.endswith(".pkl")]
-                    has_bytes = any(BYTES in tensors.read(name) for name in names)
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise self.error(member, f"cannot be read: {error}") from error
-            if is_compressed:
-                raise self.error(member, "is compressed, which PyTorch's own files are not")
-            if has_bytes:
-                raise self.error(member, "creates byte arrays of any size, which no state of a model contains")
+                th.save(read_state(members[member]), written)
+            except UntrustedStateError as error:
+                raise self.error(member, str(error)) from error
+            except Exception as error:  # Damaged bytes may raise anything.
+                raise self.error(member, f"cannot be read: {error!r}") from error
+            members[member] = written.getvalue()
+        return replace(self, members=members)
 
     def with_data(self, data: Values) -> "Archive":
         """Return the archive with these attributes instead of its own."""
@@ -141,9 +150,10 @@ class Archive:
         return file
 
 
-def read_archive(file: File) -> Archive:
+def read_archive(file: File, is_trusted: bool = True) -> Archive:
     """Read an open file, or the file at a path with or without the suffix ``.zip``, and check its hashes.
 
+    :param is_trusted: whether it may take as much memory as it asks for
     :raises DamagedFileError: if it is not a zip archive or a member is damaged
     :raises IsADirectoryError: if the path is a folder, and there is no such file with the suffix
     """
@@ -160,8 +170,10 @@ def read_archive(file: File) -> Archive:
     with opened if is_path else nullcontext():
         opened.seek(0)
         archive = Archive(name, _read_members(name, opened.read()))
+    if not is_trusted:
+        archive.check_values()
     _check_hashes(archive)
-    return archive
+    return archive if is_trusted else archive.with_safe_states()
 
 
 def _read_members(name: str, content: bytes) -> dict[str, bytes]:

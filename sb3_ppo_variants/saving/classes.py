@@ -97,12 +97,15 @@ def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
     return fresh
 
 
-def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values) -> tuple[io.BytesIO, Values]:
+def convert(
+    cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values, is_trusted: bool
+) -> tuple[io.BytesIO, Values]:
     """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
 
     Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
 
     :param arguments: arguments of the constructor that override those of the source
+    :param is_trusted: whether a file may take as much memory as it asks for
     :raises ArgumentError: if the constructor has no such argument, or the model no such attribute
     :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
     """
@@ -113,7 +116,7 @@ def convert(cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: V
         file.name = f"the given {type(source).__name__}"
         source.save(file)
         source = file
-    archive = read_archive(source)
+    archive = read_archive(source, is_trusted)
     check_class(cls, archive, converts=True)
     parameters = inspect.signature(cls).parameters
     reads = getattr(cls, "reads_sb3s_ppo", False)

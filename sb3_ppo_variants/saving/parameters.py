@@ -125,6 +125,8 @@ def _get_size(group: State) -> int | None:
 def _find_faults_of_options(group: State, own_group: State, is_known: bool) -> Iterator[str]:
     for name, value in group.items():
         for number in value if isinstance(value, list | tuple) and name != "params" else [value]:
+            if isinstance(number, th.Tensor) and not has_numbers(number):
+                yield f"has a {name} that does not hold its numbers"
             if isinstance(number, Real) and not math.isfinite(number) and (is_known or value != own_group.get(name)):
                 yield f"has {name}={value}"
 

@@ -130,8 +130,6 @@ def read_values(
 
     The arguments are those of ``load``, whose docstring lists the errors.
     """
-    if weights_only:
-        archive.check_sizes()
     _check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
     allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
