@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -27,9 +28,10 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sb3_ppo_variants.arguments import rules
-from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy
+from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy, list_arguments
 from sb3_ppo_variants.arguments.rules import RULES, Rule, check_arguments, current_value, instance
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, PickledValueError
+from sb3_ppo_variants.guards.masks import choices
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.layout import layout_of, parts_of
 from sb3_ppo_variants.saving import plain
@@ -42,6 +44,9 @@ from sb3_ppo_variants.saving.state import EPISODES
 # The modules of the policies that take action masks.
 MASKABLE_POLICIES = "sb3_contrib.common.maskable.policies"
 MASKABLE_RECURRENT = "sb3_ppo_variants.policies.masked_recurrent"
+MASKABLE = {MASKABLE_POLICIES, MASKABLE_RECURRENT}
+# The arguments of policies with memory whose product is the size of each of their four states, those of GRUs too.
+LSTM_SIZES = ("n_lstm_layers", "lstm_hidden_size")
 # Arguments of the constructor for which None stands for an empty dict.
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
 # A model recreates these: observations at the reset before training, the schedule from learning_rate.
@@ -145,7 +150,7 @@ def read_values(
     _check_attributes(cls, allowed, archive.name, values, given)
     values |= _fit_episodes(values, given)
     if weights_only:
-        _check_rollout(archive.name, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
+        _check_rollout(archive, values, values.get("n_envs", 1) if wrapped is None else wrapped.num_envs)
         if wrapped is not None:
             check_for_correct_spaces(wrapped, values["observation_space"], values["action_space"])
     return values
@@ -282,11 +287,14 @@ def _get_policy_class(cls: type[BaseAlgorithm], archive: Archive, policy: str | 
     policy = cls.policy_aliases.get(policy, policy) if isinstance(policy, str) else policy
     if isinstance(policy, str) or not RULES["policy"].accepts(policy):
         raise archive.error("policy_class", f"is {policy!r}, not a policy class for {cls.__name__}")
-    with_masks = {MASKABLE_POLICIES, MASKABLE_RECURRENT}
-    if archive.policy_module in with_masks and with_masks.isdisjoint(base.__module__ for base in policy.__mro__):
+    if archive.policy_module in MASKABLE and not _takes_masks(policy):
         fault = f"is {policy.__name__}, which ignores the action masks that the saved policy takes"
         raise archive.error("policy_class", f"{fault}; pass one such as {POLICIES[archive.policy_module]}")
     return policy
+
+
+def _takes_masks(policy: type[BasePolicy]) -> bool:
+    return not MASKABLE.isdisjoint(base.__module__ for base in policy.__mro__)
 
 
 def _check_attributes(
@@ -326,22 +334,34 @@ def _check(file: str, name: str, rule: Rule, value: object) -> None:
             raise DamagedFileError(file, name, f"is not a schedule of allowed values: {error}") from error
 
 
-def _check_rollout(file: str, values: Values, n_envs: int) -> None:
+def _check_rollout(archive: Archive, values: Values, n_envs: int) -> None:
     """Check that a rollout takes at most ``LARGEST_ROLLOUT`` bytes, before its buffer is allocated."""
+    n_columns, n_bytes = get_action_dim(layout_of(values["action_space"]).rows), len(archive.members[POLICY])
+    if n_columns > n_bytes:  # A list with an item for each would take long to make.
+        raise archive.error("action_space", f"has {n_columns} dimensions, more than the policy has bytes: {n_bytes}")
     # Python's integers do not overflow.
-    observations = (
-        math.prod(map(int, part.shape or ()), start=4 if part.dtype is None else part.dtype.itemsize)
-        for _, part in parts_of(values["observation_space"])
-    )
-    row = 4 * (get_action_dim(layout_of(values["action_space"]).rows) + 6) + sum(observations)
-    size = values.get("n_steps", 1) * n_envs * row
+    size = values.get("n_steps", 1) * n_envs * _measure_step(values)
     if size > LARGEST_ROLLOUT:
-        raise DamagedFileError(
-            file,
+        raise archive.error(
             "n_steps",
             f"is {values['n_steps']} for {n_envs} environments, whose rollout would take {size / 2**30:.1f} GiB, more "
             f"than the {LARGEST_ROLLOUT / 2**30:.0f} that weights_only=True allows; load(..., n_steps=...) replaces it",
         )
+
+
+def _measure_step(values: Values) -> int:
+    """Compute how many bytes the rollout buffer takes for a step of an environment."""
+    policy_class, action_space = values["policy_class"], values["action_space"]
+    actions = layout_of(action_space).rows
+    arguments: Values = {**list_arguments(policy_class), **(values.get("policy_kwargs") or {})}
+    sizes: list[Any] = [arguments.get(name) for name in LSTM_SIZES]
+    # Policies that are not of sb3-contrib may give these arguments another meaning.
+    n_states = 4 * math.prod(map(int, sizes)) if all(map(rules.COUNT.accepts, sizes)) else 0
+    n_masks = sum(choices(action_space) or ()) if _takes_masks(policy_class) else 0
+    arrays = [(part, math.prod(map(int, part.shape or ()))) for _, part in parts_of(values["observation_space"])]
+    arrays.append((actions, get_action_dim(actions)))
+    of_spaces = sum(number * (4 if space.dtype is None else space.dtype.itemsize) for space, number in arrays)
+    return 4 * (6 + n_states + n_masks) + of_spaces
 
 
 @contextmanager
