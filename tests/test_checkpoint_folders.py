@@ -1,5 +1,7 @@
 """Folders of checkpoints: which are kept, damaged ones, and folders of other runs."""
 
+import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import small
 from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.saving.atomic import remove_folder
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 
 
@@ -36,6 +39,26 @@ def test_the_end_may_be_told_twice_as_the_zoo_does(tmp_path: Path) -> None:
 def checkpoints(folder: Path) -> list[Path]:
     small(PPOClip, VecNormalize(pendulums())).learn(128, callback=ExactCheckpointCallback(32, folder))
     return sorted(folder.iterdir())
+
+
+def test_what_killed_jobs_left_is_removed_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    halfway, another, fresh, of_the_user = (
+        tmp_path / f".{name}.tmp"
+        for name in (f"step_000000032.{16 * 'a'}", f"other.{16 * 'a'}", f"step_000000096.{16 * 'a'}", "step_1.backup")
+    )
+    for folder in (halfway, another, fresh, of_the_user, removed := tmp_path / "step_000000000"):
+        folder.mkdir()
+        (folder / "model.zip").touch()
+    with monkeypatch.context() as killed:
+        killed.setattr("shutil.rmtree", lambda _: sys.exit())
+        with pytest.raises(SystemExit):
+            remove_folder(removed)
+    (renamed,) = tmp_path.glob(".step_000000000.*.tmp")
+    for folder in (halfway, another, renamed, of_the_user):
+        os.utime(folder, (0, 0))
+    small(PPOClip, pendulums()).learn(200, callback=ExactCheckpointCallback(64, tmp_path))
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert sorted(left) == sorted(folder.name for folder in (another, fresh, of_the_user))
 
 
 @pytest.mark.sampled(4)

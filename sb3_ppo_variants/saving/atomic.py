@@ -62,16 +62,25 @@ def remove_folder(folder: Path) -> None:
         _remove(removed)
 
 
+def remove_left_over(folder: Path, names: str) -> None:
+    """Remove temporary files and folders of processes that were killed.
+
+    :param folder: where they are
+    :param names: a pattern for the names of what they replaced or removed
+    """
+    for path in folder.glob(f".{names}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
+        with suppress(OSError):  # Another process has removed it, or it belongs to another user.
+            if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
+                _remove(path)
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path. The file or folder that is there on exit replaces the target, completely or not at all.
 
     :raises OSError: if it cannot be written; the target is then unchanged
     """
-    for path in target.parent.glob(f".{glob.escape(_shorten_name(target))}.{2 * RANDOM_BYTES * '[0-9a-f]'}.tmp"):
-        with suppress(OSError):  # Another process has removed it, or it belongs to another user.
-            if time.time() - path.stat().st_mtime > LEFT_OVER_AFTER_SECONDS:
-                _remove(path)
+    remove_left_over(target.parent, glob.escape(_shorten_name(target)))
     temporary = _choose_temporary(target)
     try:
         yield temporary

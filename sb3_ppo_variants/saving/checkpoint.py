@@ -22,13 +22,15 @@ from sb3_ppo_variants.processes.descriptions import describe
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.archive import sha256
-from sb3_ppo_variants.saving.atomic import remove_folder, replacing
+from sb3_ppo_variants.saving.atomic import remove_folder, remove_left_over, replacing
 from sb3_ppo_variants.saving.classes import ATTRIBUTES
 from sb3_ppo_variants.saving.plain import Values
 
 MODEL = "model.zip"
 STATE = "state.json"
 HASHES = "SHA256SUMS"
+# A pattern for the names of checkpoints.
+STEP_FOLDERS = "step_*"
 # Arguments that do not affect the results of a run.
 MAY_DIFFER = ("env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
@@ -129,6 +131,7 @@ class Checkpoint:
         values = {**asdict(self), "n_normalizations": len(names)}
         del values["folder"], values["normalizations"]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
+        remove_left_over(self.folder.parent, STEP_FOLDERS)  # A run that goes on may never write the same step again.
         with replacing(self.folder) as folder:
             folder.mkdir()
             model.save(folder / MODEL)
@@ -231,7 +234,7 @@ def _name_step(step: int) -> str:
 
 def list_steps(folder: Path) -> dict[int, Path]:
     """List everything in a folder that has the name of a checkpoint, by step, newest first."""
-    steps = {path: path.name.removeprefix("step_") for path in folder.glob("step_*")}
+    steps = {path: path.name.removeprefix("step_") for path in folder.glob(STEP_FOLDERS)}
     found = {int(step): path for path, step in steps.items() if step.isdecimal() and path.name == _name_step(int(step))}
     return dict(sorted(found.items(), reverse=True))
 
