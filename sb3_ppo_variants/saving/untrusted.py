@@ -56,15 +56,6 @@ def _build_tensor(
     return storage.as_strided(size, stride, offset).requires_grad_(requires_grad)
 
 
-def _measure(value: Any) -> int:
-    """Count the numbers and the characters in a value."""
-    if isinstance(value, list | dict):
-        raise UntrustedStateError(
-            f"contains the same {type(value).__name__} twice, which weights_only=True does not read"
-        )
-    return sum(map(_measure, value)) if isinstance(value, tuple) else len(value) if isinstance(value, str) else 1
-
-
 def _build_parameter(data: th.Tensor, requires_grad: bool, _: object) -> th.nn.Parameter:
     return th.nn.Parameter(data, requires_grad)
 
@@ -78,11 +69,20 @@ GLOBALS: Mapping[str, Any] = {
 }
 
 
+def _measure(value: Any) -> int:
+    """Count the numbers and the characters in a value."""
+    if isinstance(value, list | dict):
+        raise UntrustedStateError(
+            f"contains the same {type(value).__name__} twice, which weights_only=True does not read"
+        )
+    return sum(map(_measure, value)) if isinstance(value, tuple) else len(value) if isinstance(value, str) else 1
+
+
 class _Interpreter:
-    """Interprets the opcodes of a state.
+    """Interprets the opcodes of a state, on a stack of values.
 
     :param entries: the contents of the zip archive
-    :param most: how many numbers and characters may be there because they are written elsewhere
+    :param most: the largest number of numbers and characters that may repeat others
     """
 
     def __init__(self, entries: Mapping[str, bytes], most: int):
@@ -91,7 +91,7 @@ class _Interpreter:
         self._storages: dict[str, th.Tensor] = {}
         self._memo: dict[int, Any] = {}
         self._stack: list[Any] = []
-        self._below: list[list[Any]] = []
+        self._below_marks: list[list[Any]] = []
 
     def run(self, opcodes: bytes) -> Any:
         """Return what the opcodes make."""
@@ -102,25 +102,31 @@ class _Interpreter:
         return self._stack.pop()
 
     def push(self, value: Any) -> None:
+        """Put a value on the stack."""
         self._stack.append(value)
 
     def pop(self, number: int) -> list[Any]:
+        """Take the last values from the stack."""
         popped = self._stack[-number:]
         del self._stack[-number:]
         return popped
 
     def pop_to_mark(self) -> list[Any]:
-        popped, self._stack = self._stack, self._below.pop()
+        """Take all values since the last mark."""
+        popped, self._stack = self._stack, self._below_marks.pop()
         return popped
 
     def mark(self) -> None:
-        self._below.append(self._stack)
+        """Begin a new part of the stack."""
+        self._below_marks.append(self._stack)
         self._stack = []
 
     def remember(self, index: int) -> None:
+        """Keep the value on top of the stack for :meth:`recall`."""
         self._memo[index] = self._stack[-1]
 
     def recall(self, index: int) -> None:
+        """Push a value that was there before."""
         value = self._memo[index]
         self._repeated += _measure(value)
         if self._repeated > self._most:
@@ -128,21 +134,26 @@ class _Interpreter:
         self.push(value)
 
     def extend(self, items: list[Any]) -> None:
+        """Append items to the list on top of the stack."""
         self._stack[-1].extend(items)
 
     def update(self, items: list[Any]) -> None:
+        """Add keys, each followed by its value, to the dictionary on top of the stack."""
         self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def find(self, name: str) -> None:
+        """Push what ``GLOBALS`` has under a name."""
         if name not in GLOBALS:
             raise UntrustedStateError(f"contains {name.replace(' ', '.')}, which weights_only=True does not read")
         self.push(GLOBALS[name])
 
     def call(self) -> None:
+        """Call a function of ``GLOBALS``; nothing else that may be on the stack can be called."""
         function, arguments = self.pop(2)
         self.push(function(*arguments))
 
     def set_attributes(self) -> None:
+        """Set attributes of an ordered dictionary, in which PyTorch keeps the versions of modules."""
         owner, attributes = self.pop(2)
         if type(owner) is not OrderedDict:
             raise UntrustedStateError(
@@ -152,6 +163,7 @@ class _Interpreter:
         self.push(owner)
 
     def load_storage(self) -> None:
+        """Read the numbers of tensors, once for all tensors that share them."""
         ((_, dtype, key, *_),) = self.pop(1)
         name = f"data/{key}"
         if name not in self._storages:
