@@ -224,6 +224,7 @@ SIZES: dict[str, Callable[[], io.BytesIO]] = {
     "a repeated option": lambda: with_option((th.zeros(1).expand(GIB // 4), 0.9)),
     "an option of repeated text": lambda: with_option([float("nan"), ("x" * 1000,) * 300_000]),
     "many values": lambda: with_json(f"[{','.join(['[]'] * 10**7)}]"),
+    "a long text": lambda: with_json(f'"{"x" * 60 * 2**20}\U0001f600"'),
 }
 
 

@@ -35,8 +35,8 @@ NO_HASH = 64 * "0"
 # SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
-# Compressed JSON can make objects that take ten thousand times as much memory. Each of them follows one of these.
-VALUE_MARKS, MOST_VALUES = (b"[", b"{", b","), 2**18
+# Compressed JSON can make values that take ten thousand times as much memory. Each of them follows one of these marks.
+VALUE_MARKS, MOST_VALUES, MOST_TEXT = (b"[", b"{", b","), 2**18, 2**24
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -107,8 +107,9 @@ class Archive:
     def check_values(self) -> None:
         """Check that the values in JSON take little memory, in a file from a stranger."""
         for member in {DATA, NOTE}.intersection(self.members):
-            if sum(map(self.members[member].count, VALUE_MARKS)) > MOST_VALUES:
-                raise self.error(member, f"has more than {MOST_VALUES} values")
+            text = self.members[member]
+            if sum(map(text.count, VALUE_MARKS)) > MOST_VALUES or len(text) > MOST_TEXT:
+                raise self.error(member, f"has more than {MOST_VALUES} values, or {MOST_TEXT} bytes")
 
     def with_safe_states(self) -> "Archive":
         """Return the archive with states that PyTorch can read without filling the memory.
