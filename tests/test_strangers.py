@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from forged_states import STATES
+from forged_states import STATES, as_zeros
 from forging import NOTE, OPTIMIZER, change_state, load, members, seal, with_optimizer, with_values, zip_members
 from gymnasium import spaces
 from stable_baselines3 import PPO
@@ -223,6 +223,7 @@ SIZES: dict[str, Callable[[], io.BytesIO]] = {
     **{case: partial(as_file, make) for case, make in STATES.items()},
     "a repeated option": lambda: with_option((th.zeros(1).expand(GIB // 4), 0.9)),
     "an option of repeated text": lambda: with_option([float("nan"), ("x" * 1000,) * 300_000]),
+    "a state of zeros": lambda: zip_members({**members(PPO), OPTIMIZER: as_zeros()}, zipfile.ZIP_DEFLATED),
     "many values": lambda: with_json(f"[{','.join(['[]'] * 10**7)}]"),
     "a long text": lambda: with_json(f'"{"x" * 60 * 2**20}\U0001f600"'),
 }
@@ -283,6 +284,13 @@ def test_a_file_that_was_zipped_again_loads() -> None:
         for name, content in members().items():
             archive.writestr(name, content)
     assert load(file).num_timesteps == 64
+
+
+def test_many_observations_load() -> None:
+    """SB3 saves the last observations with a model, which are not read."""
+    observations = {":type:": "<class 'numpy.ndarray'>", ":serialized:": "A" * 17 * 2**20}
+    data = {**json.loads(members()["data"]), "_last_obs": observations}
+    assert load(seal({**members(), "data": json.dumps(data).encode()})).num_timesteps == 64
 
 
 def test_the_largest_rollout_depends_on_the_environments_that_there_are() -> None:

@@ -98,7 +98,7 @@ def test_a_file_from_a_machine_with_the_other_order_of_bytes() -> None:
 
 ITSELF = pickle.EMPTY_LIST + pickle.BINPUT + b"\xff" + pickle.BINGET + b"\xff" + pickle.APPEND
 # Each tuple contains the one before twice.
-DOUBLED = pickle.NONE + 64 * (pickle.BINPUT + b"\xff" + pickle.BINGET + b"\xff" + pickle.TUPLE2)
+DOUBLED = 64 * (pickle.BINPUT + b"\xff" + pickle.BINGET + b"\xff" + pickle.TUPLE2)
 TEXT = of_string(1000 * "x") + pickle.BINPUT + b"\xff"
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a function": (
@@ -112,10 +112,17 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a path": (lambda: serialize(Path()), r"contains pathlib\.\w+, which weights_only=True does not read"),
     "an opcode": (lambda: zip_state(with_opcodes(pickle.EMPTY_SET)), "has the opcode EMPTY_SET"),
     "a list in itself": (lambda: zip_state(with_opcodes(ITSELF)), "contains the same list twice"),
-    "tuples in tuples": (lambda: zip_state(with_opcodes(DOUBLED)), "repeats more than 26.... numbers and characters"),
+    "tuples in tuples": (
+        lambda: zip_state(with_opcodes(pickle.NONE + DOUBLED)),
+        "repeats more than 26.... values and characters",
+    ),
+    "empty tuples in tuples": (
+        lambda: zip_state(with_opcodes(pickle.EMPTY_TUPLE + DOUBLED)),
+        "repeats more than 26.... values and characters",
+    ),
     "a text in a list": (
         lambda: zip_state(with_opcodes(of_tuple(TEXT, *[pickle.BINGET + b"\xff"] * 300))),
-        "repeats more than 26.... numbers and characters",
+        "repeats more than 26.... values and characters",
     ),
     "opcodes": (
         lambda: zip_state(with_opcodes(of_tuple(pickle.NONE * 300_000))),

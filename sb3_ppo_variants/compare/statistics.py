@@ -273,13 +273,12 @@ def _p_value_of_sums(one: np.ndarray, other: np.ndarray) -> float:
     pooled = np.concatenate([one, other])
     centred = pooled - pooled.mean(axis=0)
     sums = (_ways(2 * seeds, seeds) @ centred).T
-    fewer, more = (reduce(np.add.outer, half, np.zeros(1)).ravel() for half in np.split(sums, [envs // 2]))
-    more.sort()
+    fewer, more = (np.sort(reduce(np.add.outer, half, np.zeros(1)), axis=None) for half in np.split(sums, [envs // 2]))
     # Sums in another order differ in their last digits.
     least = abs(centred[:seeds].sum()) * (1 - 1e-9) - 1e-9 * np.ptp(pooled)
-    above = len(more) - np.searchsorted(more, least - fewer)
-    below = np.searchsorted(more, -least - fewer, side="right")
-    return min(float((above + below).sum()) / (len(fewer) * len(more)), 1.0)
+    reached = int((len(more) - np.searchsorted(more, least - fewer)).sum())
+    # Exchanging the settings changes the sign of a sum.
+    return min(2 * reached / (len(fewer) * len(more)), 1.0)
 
 
 def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
@@ -341,7 +340,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def smallest_p(first: int, second: int, envs: int) -> float:
-    """Compute the smallest p value that a test with so many seeds of two settings can give."""
+    """Compute the smallest p value that all divisions of so many seeds of two settings can give."""
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
     divisions: int = math.comb(first + second, first) ** envs
     return (1 + (first == second)) / divisions

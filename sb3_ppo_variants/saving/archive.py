@@ -35,8 +35,10 @@ NO_HASH = 64 * "0"
 # SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MOST_BYTES, MOST_TIMES = 2**26, 10
+# What members of a stranger's file may take is more than that of their bytes, so they have bounds of their own.
+MOST_TEXT, MOST_OTHERS = 2**24, 2**20
 # Compressed JSON can make values that take ten thousand times as much memory. Each of them follows one of these marks.
-VALUE_MARKS, MOST_VALUES, MOST_TEXT = (b"[", b"{", b","), 2**18, 2**24
+VALUE_MARKS, MOST_VALUES = (b"[", b"{", b","), 2**18
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -108,8 +110,8 @@ class Archive:
         """Check that the values in JSON take little memory, in a file from a stranger."""
         for member in {DATA, NOTE}.intersection(self.members):
             text = self.members[member]
-            if sum(map(text.count, VALUE_MARKS)) > MOST_VALUES or len(text) > MOST_TEXT:
-                raise self.error(member, f"has more than {MOST_VALUES} values, or {MOST_TEXT} bytes")
+            if sum(map(text.count, VALUE_MARKS)) > MOST_VALUES:
+                raise self.error(member, f"has more than {MOST_VALUES} values, which weights_only=True does not read")
 
     def with_safe_states(self) -> "Archive":
         """Return the archive with states that PyTorch can read without filling the memory.
@@ -170,23 +172,24 @@ def read_archive(file: File, is_trusted: bool = True) -> Archive:
     name = str(file if is_path else getattr(file, "name", type(file).__name__))
     with opened if is_path else nullcontext():
         opened.seek(0)
-        archive = Archive(name, _read_members(name, opened.read()))
+        archive = Archive(name, _read_members(name, opened.read(), is_trusted))
     if not is_trusted:
         archive.check_values()
     _check_hashes(archive)
     return archive if is_trusted else archive.with_safe_states()
 
 
-def _read_members(name: str, content: bytes) -> dict[str, bytes]:
+def _read_members(name: str, content: bytes, is_trusted: bool) -> dict[str, bytes]:
     members: dict[str, bytes] = {}
     part = "the zip archive"
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            size, most = sum(info.file_size for info in archive.infolist()), MOST_BYTES + MOST_TIMES * len(content)
-            if size > most:
-                raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
+            _check_size(name, part, sum(info.file_size for info in archive.infolist()), MOST_BYTES, len(content))
             for info in archive.infolist():
                 part = info.filename.removesuffix(STATE_SUFFIX)
+                if not is_trusted:
+                    least = MOST_TEXT if part in (DATA, NOTE) else MOST_OTHERS
+                    _check_size(name, part, info.file_size, least, info.compress_size)
                 if info.compress_type not in COMPRESSIONS:
                     # For other methods, Python does not limit the size of a decompressed chunk.
                     raise DamagedFileError(name, part, "uses a compression method other than deflate")
@@ -202,6 +205,16 @@ def _read_members(name: str, content: bytes) -> dict[str, bytes]:
         fault = "is damaged" if is_zip else "cannot be read; it wasn't a zip-file, or is truncated"
         raise DamagedFileError(name, part, f"{fault}: {error!r}") from error
     return members
+
+
+def _check_size(name: str, part: str, size: int, least: int, n_compressed: int) -> None:
+    """Check that a part of a file takes little memory for its compressed bytes.
+
+    :param least: the size that any part may have
+    """
+    most = least + MOST_TIMES * n_compressed
+    if size > most:
+        raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
 
 
 def _check_hashes(archive: Archive) -> None:

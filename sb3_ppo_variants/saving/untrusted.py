@@ -2,7 +2,7 @@
 
 PyTorch's own safe reader runs no code, but a small file can make it fill the memory: it calls functions that return
 more than they take, and finds one entry of a zip archive under many names. Here, the opcodes that ``torch.save`` writes
-are interpreted instead. No tensor has more memory than the file stores for it, and nothing is copied.
+are interpreted instead. No tensor has more memory than the file stores for it.
 """
 
 import io
@@ -70,19 +70,19 @@ GLOBALS: Mapping[str, Any] = {
 
 
 def _measure(value: Any) -> int:
-    """Count the numbers and the characters in a value."""
+    """Count the values and the characters in a value, also the empty ones, because visiting them takes time too."""
     if isinstance(value, list | dict):
         raise UntrustedStateError(
             f"contains the same {type(value).__name__} twice, which weights_only=True does not read"
         )
-    return sum(map(_measure, value)) if isinstance(value, tuple) else len(value) if isinstance(value, str) else 1
+    return 1 + (sum(map(_measure, value)) if isinstance(value, tuple) else len(value) if isinstance(value, str) else 0)
 
 
 class _Interpreter:
     """Interprets the opcodes of a state, on a stack of values.
 
     :param entries: the contents of the zip archive
-    :param most: the largest number of numbers and characters that may repeat others
+    :param most: the largest number of values and characters that may repeat others
     """
 
     def __init__(self, entries: Mapping[str, bytes], most: int):
@@ -130,7 +130,7 @@ class _Interpreter:
         value = self._memo[index]
         self._repeated += _measure(value)
         if self._repeated > self._most:
-            raise UntrustedStateError(f"repeats more than {self._most} numbers and characters")
+            raise UntrustedStateError(f"repeats more than {self._most} values and characters")
         self.push(value)
 
     def extend(self, items: list[Any]) -> None:
