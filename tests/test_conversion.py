@@ -228,6 +228,27 @@ def test_a_class_of_ones_own_may_have_another_name_than_in_the_file(tmp_path: Pa
         Penalised.load(file)
 
 
+class Measures(PPOClip):
+    """An algorithm of a user that reads the spaces of its environment."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.size = self.observation_space.shape[0]  # type: ignore[index]
+
+
+def test_a_constructor_may_use_the_environment(tmp_path: Path) -> None:
+    file, env = saved(trained(Measures), tmp_path), noise_envs(BOX)
+    models = [
+        Measures.load(file, env),
+        Measures.load(file, env, verbose=0, ent_coef=0.1),
+        Measures.load(file, env, weights_only=True),
+        Measures.from_ppo(trained(PPO), env),
+    ]
+    assert {model.size for model in models} == {env.observation_space.shape[0]}  # type: ignore[index]
+    with pytest.raises(ArgumentError, match=r"^Measures\.load has no argument 'learning_rat'"):
+        Measures.load(file, env, learning_rat=1e-3)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_of_what_is_no_ppo(variant: Any, tmp_path: Path) -> None:
     a2c = A2C("MlpPolicy", noise_envs(BOX), device="cpu")

@@ -199,6 +199,15 @@ def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
             type("Mine", bases, members if len(bases) == 1 else {})
 
 
+def test_a_hook_that_replaces_what_prepares_updates_is_refused() -> None:
+    class Mine(PPOClip):
+        def _setup_model(self) -> None:
+            self._setup_lr_schedule()
+
+    with pytest.raises(TypeError, match=r"^Mine._setup_model must call super\(\)._setup_model\(\)$"):
+        small(Mine)
+
+
 def test_a_hook_that_is_replaced_on_a_model_is_refused() -> None:
     model = small()
     model._update_learning_rate = lambda optimizers: None

@@ -159,6 +159,8 @@ class PPOBase(SavedAlgorithm):
                 setattr(self, name, value)
         if begins:
             self._setup_model()
+            if not hasattr(self, "_checked_arguments"):
+                raise TypeError(f"{type(self).__name__}._setup_model must call super()._setup_model()")
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
     def _setup_model(self) -> None:

@@ -184,7 +184,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """
         if isinstance(ppo, BaseAlgorithm) and env is None:
             env = ppo.get_env()
-        file, arguments = convert(cls, ppo, arguments, is_trusted=not weights_only)
+        file, arguments = convert(cls, ppo, env, arguments, is_trusted=not weights_only)
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
 
     def set_parameters(

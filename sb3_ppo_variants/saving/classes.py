@@ -4,8 +4,10 @@ import inspect
 import io
 from collections.abc import Collection
 
+from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import GymEnv
 
 from sb3_ppo_variants.arguments.checks import check_names, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, OtherClassError
@@ -58,16 +60,15 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
         raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
 
 
-def check_known(cls: type[BaseAlgorithm], archive: Archive, arguments: Values) -> None:
+def check_known(cls: type[BaseAlgorithm], archive: Archive, env: GymEnv | None, arguments: Values) -> None:
     """Check that a model of a class has attributes with these names, or that its file brings them.
 
     :raises ArgumentError: if there is none of a name, because setting it would change nothing
     """
-    if not arguments:
-        return
-    attributes = find_attributes(cls)
+    unknown = {name for name in arguments if ATTRIBUTES.get(name, name) not in archive.data}
+    attributes = find_attributes(cls, env) if unknown else set()
     for name, value in arguments.items():
-        if ATTRIBUTES.get(name, name) not in attributes | archive.data.keys():
+        if name in unknown and ATTRIBUTES.get(name, name) not in attributes:
             raise ArgumentError(
                 f"{cls.__name__}.load has no argument {name!r} (={value!r}), and neither {cls.__name__} nor "
                 f"{archive.name} has an attribute of this name; the arguments of the constructor that it can set are "
@@ -81,14 +82,16 @@ def _find_settable(cls: type[BaseAlgorithm], attributes: Collection[str]) -> lis
     return sorted(name for name in takes if ATTRIBUTES.get(name, name) in attributes)
 
 
-def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
+def find_attributes(cls: type[BaseAlgorithm], env: GymEnv | VectorEnv | None) -> set[str]:
     """Find the names of the attributes of a new model.
 
     Class attributes with a plain form count too, unless they are declared as ``ClassVar``.
+
+    :param env: the environment of the model, which its constructor may use
     """
     fresh = {"observation_space", "action_space", "n_envs"}  # A model gets these from its environment.
     # Create the model as SB3's load() does.
-    fresh |= set(vars(cls(policy=ActorCriticPolicy, env=None, _init_setup_model=False)))  # type: ignore[call-arg]
+    fresh |= set(vars(cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)))  # type: ignore[arg-type, call-arg]
     for base in cls.__mro__:
         declared = vars(base).get("__annotations__", {})
         for name, value in vars(base).items():
@@ -98,18 +101,23 @@ def find_attributes(cls: type[BaseAlgorithm]) -> set[str]:
 
 
 def convert(
-    cls: type[BaseAlgorithm], source: File | BaseAlgorithm, arguments: Values, is_trusted: bool
+    cls: type[BaseAlgorithm],
+    source: File | BaseAlgorithm,
+    env: GymEnv | VectorEnv | None,
+    arguments: Values,
+    is_trusted: bool,
 ) -> tuple[io.BytesIO, Values]:
     """Convert a model of PPO, or a file of one, to a file that a class can load with the returned arguments.
 
     Arguments of the objective of ``cls`` are not taken from the source, unless ``cls`` can read files of SB3's PPO.
 
+    :param env: the environment of the new model
     :param arguments: arguments of the constructor that override those of the source
     :param is_trusted: whether a file may take as much memory as it asks for
     :raises ArgumentError: if the constructor has no such argument, or the model no such attribute
     :raises DamagedFileError: if the file is damaged or belongs to an algorithm other than PPO
     """
-    attributes = find_attributes(cls)
+    attributes = find_attributes(cls, env)
     _check_settable(cls, arguments, attributes)
     if isinstance(source, BaseAlgorithm):
         file = io.BytesIO()

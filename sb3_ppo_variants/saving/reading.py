@@ -138,7 +138,7 @@ def read_values(
     _check_states(cls, archive)
     wrapped = None if env is None else cls._wrap_env(env)
     allowed: Mapping[str, Rule] = {**getattr(cls, "rules", {}), **getattr(cls, "own_rules", {})}
-    objects, arguments = _check_given(cls, archive, allowed, custom_objects, arguments)
+    objects, arguments = _check_given(cls, archive, wrapped, allowed, custom_objects, arguments)
     read = _read_plainly(cls, archive, objects, arguments, wrapped) if weights_only else _read_all(archive, objects)
     read.pop("device", None)  # SB3 saves none, and the argument of load() decides.
     read |= {name: value for name, value in objects.items() if name in archive.data}
@@ -159,6 +159,7 @@ def read_values(
 def _check_given(
     cls: type[BaseAlgorithm],
     archive: Archive,
+    env: VecEnv | None,
     allowed: Mapping[str, Rule],
     custom_objects: Values | None,
     arguments: Values,
@@ -166,7 +167,7 @@ def _check_given(
     """Check the custom objects and the arguments that replace values in a file, and convert both to attributes."""
     OBJECTS.check("custom_objects", custom_objects)
     objects = custom_objects or {}
-    check_known(cls, archive, arguments)
+    check_known(cls, archive, env, arguments)
     check_arguments({**objects, **arguments}, {**OF_STATE, **allowed})
     return _as_attributes(objects), _as_attributes(arguments)
 
@@ -183,7 +184,7 @@ def _read_plainly(
     known = dict(arguments)
     if env is not None:
         known |= {"observation_space": env.observation_space, "action_space": env.action_space}
-    settable = find_attributes(cls) - KEPT_OUT | {*objects, *known}
+    settable = find_attributes(cls, env) - KEPT_OUT | {*objects, *known}
     # Another attribute of the class is refused rather than ignored, because the model would have another value.
     of_class = [name for name in archive.pickled if name not in KEPT_OUT and (name in settable or hasattr(cls, name))]
     read = _get_unpickled(archive) | _decode(archive, [name for name in of_class if name not in objects], known)
