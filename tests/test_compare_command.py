@@ -1,5 +1,7 @@
 """The messages of the command line before a run begins."""
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,20 @@ def test_a_folder_that_can_not_be_written_in_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match=r"--out .*file cannot be written to: .*Not a directory"):
         main(["compare", "--out", str(tmp_path / "file"), "--algos", "ppo_clip", "--seeds", "1"])
+    boards = ["--tensorboard", str(tmp_path / "file" / "boards")]
+    with pytest.raises(SystemExit, match=r"--tensorboard .*boards cannot be written to: .*Not a directory"):
+        main(["compare", "--out", str(tmp_path / "out"), "--algos", "ppo_clip", "--seeds", "1", *boards])
+
+
+def test_an_output_may_lack_characters_of_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    tasks = ["--envs", "troubled_envs:SaysWhy-v0", "--algos", "ppo_clip", "--seeds", "1", "--timesteps", "64"]
+    assert main(["compare", "--out", str(tmp_path), "--jobs", "1", *tasks]) == 1
+    output.flush()
+    assert b"d\\xe9j\\xe0 vu" in output.buffer.getvalue()
+    # The run of the random policy, which fails first, does not end the others.
+    assert len(list((tmp_path / "records").glob("*.json"))) == 2
 
 
 def test_an_abbreviation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

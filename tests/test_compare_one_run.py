@@ -112,6 +112,15 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((tmp_path / "boards" / run.name).glob("events.*"))) == 2  # Of both attempts.
 
 
+def test_a_run_whose_checkpoints_are_damaged_says_how_to_begin_it_anew(tmp_path: Path) -> None:
+    (_, run) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, Conditions(timesteps=64, resume_every=64)).runs
+    folder = tmp_path / run.name
+    (folder / "step_000000064").mkdir(parents=True)
+    failed = perform(run, to_resume=tmp_path)
+    assert failed["status"] == "failed"
+    assert failed["error"].strip().endswith(f"; remove {folder} to begin the run anew")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["ppo_clip", "sb3_ppo"])
 def test_the_fastest_environments_give_the_same_record(setting: str) -> None:

@@ -72,6 +72,20 @@ def test_nothing_to_evaluate_is_refused_before_training(option: str, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--algo", "ppo_custom"], "argument --algo: invalid choice: 'ppo_custom' (choose from "),
+        (["--seed", "-1"], "error: seed=-1 is not allowed"),
+        (["--folder", "cartpole.txt"], "File exists: 'cartpole.txt'"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(options: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "cartpole.txt").touch()
+    result = ended(run_script, str(EXAMPLES / "cartpole.py"), *RECIPE, *options, folder=tmp_path)
+    assert result.returncode == 2 and message in result.stderr and "Traceback" not in result.stderr
+
+
 def test_each_algorithm_has_a_folder_of_its_own(tmp_path: Path) -> None:
     for algorithm in ("ppo_clip", "ppo_adaptive_kl"):
         run("cartpole", tmp_path, "--algo", algorithm)

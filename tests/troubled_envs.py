@@ -54,5 +54,13 @@ class LacksFile(CartPoleEnv):
         raise FileNotFoundError(os.fsdecode(b"no caf\xe9"))
 
 
-for name in ("RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN", "PaysTooMuch", "LacksFile"):
+class SaysWhy(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("déjà vu")
+
+
+NAMES = (
+    "RaisesInReset", "RaisesAtStep1000", "EndsItsProcess", "Exits", "PaysNaN", "PaysTooMuch", "LacksFile", "SaysWhy",
+)  # fmt: skip
+for name in NAMES:
     gym.register(f"{name}-v0", entry_point=f"{__name__}:{name}", max_episode_steps=500)

@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
@@ -38,10 +39,18 @@ def run_command(
     :return: the exit code of the command
     :raises SystemExit: if the command line asks for something that is not allowed, or a package is missing
     """
+    _print_any_text()
     try:
         return _run(prog, description, commands, sys.argv[1:] if arguments is None else arguments)
     except ArgumentError as error:
         raise SystemExit(str(error)) from error
+
+
+def _print_any_text() -> None:
+    """Let the output escape characters that its encoding lacks, as in the message of an environment's error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(prog: str, description: str | None, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:

@@ -43,12 +43,9 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             _find_missing(options, plan)
             return 0
-        try:
-            for folder in (RECORDS, RUNNING):
-                (options.out / folder).mkdir(parents=True, exist_ok=True)
-                TemporaryFile(dir=options.out / folder).close()
-        except OSError as error:
-            raise ArgumentError(f"--out {options.out} cannot be written to: {error}") from error
+        _make_folders(f"--out {options.out}", options.out / RECORDS, options.out / RUNNING)
+        if boards is not None:
+            _make_folders(f"--tensorboard {options.tensorboard}", boards)
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
@@ -60,6 +57,16 @@ def run(options: argparse.Namespace) -> int:
         print("Interrupted. Finished runs are recorded; the same command continues.")
         return INTERRUPTED
     return int(failed > 0)
+
+
+def _make_folders(option: str, *folders: Path) -> None:
+    """Make folders if they are missing, and check that files can be written to them."""
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ArgumentError(f"{option} cannot be written to: {error}") from error
 
 
 def make_plans(options: argparse.Namespace) -> Plan:

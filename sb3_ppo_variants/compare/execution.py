@@ -30,7 +30,7 @@ from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.provenance import circumstances, commit, installed_versions, numerics, own_modules
 from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
 from sb3_ppo_variants.envs.cores import limit_cores
-from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
@@ -269,9 +269,13 @@ def _train(
 def _resume(model: BaseAlgorithm, folder: Path) -> PPOBase:
     """Resume the run that has checkpoints in a folder, in the model's environment, or return the model to begin it."""
     assert isinstance(model, PPOBase) and model.env is not None  # A plan refuses other algorithms.
-    with suppress(FileNotFoundError):
+    try:
         return type(model).resume(folder, model.env, model.device)
-    return model
+    except FileNotFoundError:
+        return model
+    except DamagedFileError as error:
+        fault = f"{error.fault}; remove {folder} to begin the run anew"
+        raise DamagedFileError(error.file, error.part, fault) from error
 
 
 def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]:

@@ -26,7 +26,7 @@ from sb3_ppo_variants.guards.masks import check_env
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.processes import current, init_processes
-from sb3_ppo_variants.recipes.recipe import Recipe, recipe
+from sb3_ppo_variants.recipes.recipe import ALGORITHMS, Recipe, recipe
 from sb3_ppo_variants.rollouts.loop import Told
 
 EVALUATION_SEED = 10_000
@@ -187,7 +187,8 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
 def run_example(env_id: str, description: str | None) -> None:
     """Run the command line of an example, described by ``--help``: train, evaluate and print the result."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algo", default="ppo_clip", help="ppo_clip, ppo_adaptive_kl, ppo_fixed_kl or ppo_unclipped")
+    names = [name for name in ALGORITHMS if name != "ppo_custom"]  # It needs an objective.
+    parser.add_argument("--algo", default="ppo_clip", choices=names, help="(default: %(default)s)")
     parser.add_argument("--timesteps", type=whole_number, help="environment steps (default: the recipe's)")
     parser.add_argument("--seed", type=whole_number, default=1)
     parser.add_argument("--episodes", type=whole_number, default=100, help="evaluation episodes (default: %(default)s)")
@@ -201,7 +202,10 @@ def run_example(env_id: str, description: str | None) -> None:
     made = recipe(options.algo, env_id)
     init_processes()
     start = time.perf_counter()
-    model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
+    try:
+        model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
+    except (ArgumentError, FileExistsError) as error:
+        parser.error(str(error))
     seconds = time.perf_counter() - start
     if current("auto").rank > 0:
         return  # Rank 0 has saved the model of all.
