@@ -149,6 +149,50 @@ def test_a_process_that_hangs_is_named_in_torchrun(tmp_path: Path) -> None:
     assert "rank 0 ended without reporting an error, or did not answer in time" in result.stdout
 
 
+RESTARTED = """
+import os, sys
+from sb3_ppo_variants import PPOClip, init_processes
+
+attempt, rank = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
+
+def fail(*_):
+    if rank == attempt:
+        raise OSError(f"trouble {attempt}")
+    return True
+
+init_processes()
+try:
+    PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=8, device="cpu").learn(1000, fail)
+except Exception as error:
+    print(f"attempt {attempt}, rank {rank}: {error}", flush=True)
+    sys.exit(1)
+"""
+
+
+@pytest.mark.slow
+def test_restarted_processes_hear_of_their_own_errors(tmp_path: Path) -> None:
+    script = tmp_path / "restarted.py"
+    script.write_text(RESTARTED)
+    options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    result = ended(run_module, "torch.distributed.run", *options, str(script))
+    for attempt in range(2):
+        assert f"attempt {attempt}, rank {attempt}: trouble {attempt}" in result.stdout
+    assert "attempt 1, rank 0: rank 1 ended with OSError: trouble 1" in result.stdout
+
+
+def fails_to_begin() -> None:
+    PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=8, device="cpu").learn(
+        64,
+        log_interval=0.5 if dist.get_rank() == 0 else 1,  # type: ignore[arg-type]
+    )
+
+
+def test_an_error_with_which_learn_begins_is_an_error_in_all() -> None:
+    own, other = together(fails_to_begin, 2)
+    assert isinstance(own, ArgumentError) and isinstance(other, ProcessError)
+    assert str(other).startswith("rank 0 ended with ArgumentError: log_interval=0.5 is not allowed")
+
+
 def too_late() -> None:
     """Rank 1 exchanges numbers once rank 0 has given up."""
     store = _get_default_store()
@@ -212,17 +256,24 @@ def differ(name: str) -> None:
         "updates": SeparateUpdates(value_learning_rate=1e-3 * (1 + rank)),
     }
     arguments = {name: different[name]} if name in different else {}
+    reset = name != "reset_num_timesteps" or rank == 0
     env = NoiseEnv(spaces.Discrete(2 + rank if name == "action_space" else 2))
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=8, device="cpu", **arguments)
     try:
-        model.learn(64 + (name == "total_timesteps") * rank)
+        model.learn(64 + (name == "total_timesteps") * rank, reset_num_timesteps=reset)
     finally:
         assert model.num_timesteps == 0
 
 
 @pytest.mark.parametrize(
     "name",
-    ["n_epochs", "updates", pytest.param("action_space", marks=SLOW), pytest.param("total_timesteps", marks=SLOW)],
+    [
+        "n_epochs",
+        "updates",
+        pytest.param("action_space", marks=SLOW),
+        pytest.param("total_timesteps", marks=SLOW),
+        pytest.param("reset_num_timesteps", marks=SLOW),
+    ],
 )
 def test_differences_are_refused_before_the_first_step(name: str) -> None:
     for error in together(differ, 2, name):

@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import flat_weights, save
@@ -315,6 +315,80 @@ def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
         assert coef == expected_coef
     with pytest.raises(ArgumentError, match="the run had 2 processes and cannot be resumed exactly with 1"):
         part(str(tmp_path / "cut"), 512, True)
+
+
+class Normalised(BaseFeaturesExtractor):
+    """Features whose running means are buffers of the policy."""
+
+    def __init__(self, observation_space: gym.Space):
+        super().__init__(observation_space, 4)
+        self.norm = th.nn.BatchNorm1d(4)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        normalised: th.Tensor = self.norm(observations)
+        return normalised
+
+
+def with_buffers(folder: str) -> tuple[np.ndarray, np.ndarray]:
+    checkpoints = ExactCheckpointCallback(128, f"{folder}/whole")
+    whole = PPOClip(
+        "MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), seed=1,
+        policy_kwargs={"features_extractor_class": Normalised}, **SETTINGS,
+    ).learn(384, checkpoints)  # fmt: skip
+    env = make_vec_env("CartPole-v1", n_envs=2)
+    resumed = PPOClip.resume(f"{folder}/whole/step_000000256", env, device="cpu")
+    resumed.learn(128, ExactCheckpointCallback(128, f"{folder}/resumed"), reset_num_timesteps=False)
+    return flat_weights(whole).numpy(), flat_weights(resumed).numpy()
+
+
+def test_a_resumed_run_has_the_buffers_of_the_whole_run(tmp_path: Path) -> None:
+    for whole, resumed in answers(with_buffers, 2, str(tmp_path)):
+        np.testing.assert_array_equal(resumed, whole)
+
+
+class Heads(BaseFeaturesExtractor):
+    """One of two layers of different sizes for each process, and another one that none uses."""
+
+    def __init__(self, observation_space: gym.Space):
+        super().__init__(observation_space, 4)
+        self.first, self.other = th.nn.Linear(4, 4), th.nn.Sequential(th.nn.Linear(4, 8), th.nn.Linear(8, 4))
+        self.unused = th.nn.Linear(4, 4)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        features: th.Tensor = (self.other if dist.get_rank() else self.first)(observations)
+        return features
+
+
+def with_heads() -> tuple[list[bool], bool]:
+    kwargs = {"features_extractor_class": Heads}
+    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1"), seed=1, policy_kwargs=kwargs, **SETTINGS)
+    heads: Any = model.policy.features_extractor
+    weights = [heads.first.weight, heads.other[0].weight, heads.unused.weight]
+    before = [weight.detach().clone() for weight in weights]
+    model.learn(64)
+    changed = [not th.equal(*pair) for pair in zip(before, weights, strict=True)]
+    return changed, heads.unused.weight in model.policy.optimizer.state
+
+
+def test_parameters_that_one_process_uses_are_trained_in_all() -> None:
+    """The weights of both are compared after each update."""
+    assert answers(with_heads, 2) == [([True, True, False], False)] * 2
+
+
+def drawn(seeded: str) -> tuple[list[float], list[int]]:
+    if "torch" in seeded:
+        th.manual_seed(0)
+    if "numpy" in seeded:
+        np.random.seed(0)
+    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1"), **SETTINGS)
+    model.learn(64)
+    return th.rand(3).tolist(), np.random.permutation(9).tolist()
+
+
+@pytest.mark.parametrize("seeded", ["torch", "torch and numpy"])
+def test_processes_have_random_numbers_of_their_own(seeded: str) -> None:
+    (noise, order), (other_noise, other_order) = answers(drawn, 2, seeded)
+    assert noise != other_noise and order != other_order
 
 
 class StopsOne(BaseCallback):

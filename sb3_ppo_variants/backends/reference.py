@@ -293,12 +293,16 @@ class TorchUpdate:
             proximal.follow(self._descent.parameters, decay)
 
     def _average_gradient(self) -> None:
-        """Average the gradient over the processes, as one vector."""
-        gradients = [parameter.grad for parameter in self._descent.parameters if parameter.grad is not None]
-        vector = th.cat([gradient.flatten() for gradient in gradients])
+        """Average the gradient over the processes, as one vector, also of parameters that some of them do not use."""
+        parameters = self._descent.parameters
+        gradients = [th.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+        is_used = gradients[0].new_tensor([each.grad is not None for each in parameters])
+        vector = th.cat([*map(th.flatten, gradients), is_used])
         self._plan.processes.average(vector)
-        for gradient, mean in zip(gradients, th.split(vector, [g.numel() for g in gradients]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
+        *means, shares = th.split(vector, [*map(th.numel, gradients), len(parameters)])
+        for parameter, gradient, mean, share in zip(parameters, gradients, means, shares.tolist(), strict=True):
+            if share > 0:  # Optimizers skip parameters without a gradient.
+                parameter.grad = gradient.copy_(mean.view_as(gradient))
 
     def measured(self) -> Measured:
         if not self._measured:

@@ -4,6 +4,7 @@ import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -411,14 +412,17 @@ class PPOBase(SavedAlgorithm):
         :raises CallbackError: if a callback returns None
         :raises RuntimeError: if a callback calls it while a rollout is collected
         """
-        check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
         check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
         processes = self.processes
-        supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
-        check_evaluations(supervised, kind_of(self.policy))
-        with settings_kept(), together.failing(processes), checked(self), supervised.to_the_end():
+        with settings_kept(), together.failing(processes), ExitStack() as stack:
+            check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
+            supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
+            check_evaluations(supervised, kind_of(self.policy))
+            stack.enter_context(checked(self))
+            stack.enter_context(supervised.to_the_end())
             if processes.size > 1:
-                together.begin(self, self._settings(*THROUGHOUT), total_timesteps)
+                same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
+                together.begin(self, self._settings(*THROUGHOUT), **same)
             return super().learn(
                 total_timesteps=cast(int, total_timesteps),
                 callback=supervised,

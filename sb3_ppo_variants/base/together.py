@@ -97,15 +97,15 @@ def _of_normalizations(env: VecEnv | None) -> Iterator[tuple[str, object]]:
             yield f"{name_wrapper(index)}.{name}", getattr(wrapper, name, None)
 
 
-def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: float) -> None:
+def begin(model: SavedAlgorithm, settings: dict[str, str], **arguments: object) -> None:
     """Begin to train together, with the same model and different random numbers in each process. Only rank 0 logs.
 
     :param settings: the settings of the model, which must be the same in all processes, by name
-    :param total_timesteps: the argument of ``learn``
+    :param arguments: those of ``learn`` that must be the same, too
     :raises ArgumentError: if the models or their settings differ, naming what differs
     """
     processes = model.processes
-    own = _description(model, total_timesteps) | settings, model.statistics.contribution(model.env)
+    own = _description(model, arguments) | settings, model.statistics.contribution(model.env)
     each = processes.exchange("begins to learn", own)
     refuse_differences([description for description, _ in each])
     model.statistics.merge(model.env, [contribution for _, contribution in each])
@@ -115,7 +115,7 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], total_timesteps: floa
         model.set_logger(Logger(folder=None, output_formats=[]))
 
 
-def _description(model: SavedAlgorithm, total_timesteps: float) -> dict[str, str]:
+def _description(model: SavedAlgorithm, arguments: dict[str, object]) -> dict[str, str]:
     """List what must be the same in all processes when they begin, except settings, by name."""
     versions = {name: import_module(name).__version__ for name in OF_SAME_VERSION}
     others = {
@@ -124,7 +124,7 @@ def _description(model: SavedAlgorithm, total_timesteps: float) -> dict[str, str
         "action_space": model.action_space,
         "n_envs": model.n_envs,
         "num_timesteps": model.num_timesteps,
-        "total_timesteps": total_timesteps,
+        **arguments,
     }
     return {name: describe(value) for name, value in {**others, **versions}.items()}
 
@@ -133,11 +133,12 @@ def _set_apart(model: SavedAlgorithm) -> None:
     """Give each process its own random numbers, unless it already has them."""
     processes, env = model.processes, model.env
     assert env is not None
-    states = processes.exchange("compares random numbers", (_random_digest(), _seeds(model)))
-    digests, seeds = [digest for digest, _ in states], [seeds for _, seeds in states]
+    states = processes.exchange("compares random numbers", (_random_digests(), _seeds(model)))
+    digests, seeds = [digests for digests, _ in states], [seeds for _, seeds in states]
     rank, known = processes.rank, [seed for of_rank in seeds for seed in of_rank]
-    if digests[rank] in digests[:rank]:
-        words = np.random.SeedSequence([digests[rank], rank]).generate_state(3)
+    # If one generator is in the same state, the others may have been too, and one process has drawn from them since.
+    if any(own == lower for of_rank in digests[:rank] for own, lower in zip(digests[rank], of_rank, strict=True)):
+        words = np.random.SeedSequence([*digests[rank], rank]).generate_state(3)
         th.manual_seed(int(words[0]))
         np.random.seed(int(words[1]))
         random.seed(int(words[2]))
@@ -156,9 +157,9 @@ def _seeds(model: SavedAlgorithm) -> list[int]:
     return [model.seed + i for i in range(model.n_envs)]
 
 
-def _random_digest() -> int:
-    numpy = np.random.get_state(legacy=False)
-    return crc32(repr((random.getstate(), numpy, th.get_rng_state().tolist())).encode())
+def _random_digests() -> tuple[int, ...]:
+    states = (random.getstate(), np.random.get_state(legacy=False), th.get_rng_state().tolist())
+    return tuple(crc32(repr(state).encode()) for state in states)
 
 
 def _take_first(model: SavedAlgorithm) -> None:

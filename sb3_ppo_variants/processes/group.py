@@ -16,7 +16,7 @@ from datetime import timedelta
 from multiprocessing.util import Finalize
 from threading import Thread
 from types import FunctionType
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch as th
 import torch.distributed as dist
@@ -280,6 +280,18 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     return DistributedProcesses.latest
 
 
+def _of_attempt(timeout: timedelta) -> dict[str, Any]:
+    """Find the arguments with which processes that torchrun has restarted do not read what earlier ones have stored.
+
+    With several nodes, there are none, because each counts its restarts itself.
+    """
+    attempt, n_nodes = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE", "1")
+    if attempt == "0" or n_nodes != "1":
+        return {}
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    return {"store": dist.PrefixStore(f"sb3_ppo_variants/attempt_{attempt}", store), "rank": rank, "world_size": size}
+
+
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
     """Initialise the process group if torchrun started this process; otherwise do nothing.
 
@@ -294,6 +306,6 @@ def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
         gpus = th.cuda.is_available() and dist.is_nccl_available()
         if gpus:
             th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout, **_of_attempt(timeout))
         atexit.register(_destroy)  # PyTorch may abort a process that exits without leaving its group.
     return dist.is_initialized()
