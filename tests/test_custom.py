@@ -161,21 +161,26 @@ def test_a_coefficient_must_not_hide_what_is_logged() -> None:
         make(Hiding(0.01))
 
 
-@pytest.mark.parametrize("name", ["loss", "kl", "clip_range", "clip_range_vf"])
+@dataclass(frozen=True)
+class Named(SquaredError):
+    """A value loss that logs a coefficient under a name."""
+
+    name: str
+
+    def coefficients(self) -> dict[str, float]:
+        return {self.name: 5.0}
+
+
+@pytest.mark.parametrize("name", ["loss", "kl", "clip_range"])
 def test_a_coefficient_of_a_value_loss_must_not_hide_what_is_logged(name: str) -> None:
-    """Only the range of a value loss has a name that is its own."""
-
-    class Named(SquaredError):
-        def coefficients(self) -> dict[str, float]:
-            return {name: 5.0}
-
-    if name == "clip_range_vf":
-        logs = LogRecorder()
-        small(PPOClip, value_loss=Named()).learn(64, callback=logs)
-        assert logs.updates[-1]["train/clip_range_vf"] == 5.0
-        return
     with pytest.raises(ArgumentError, match=rf"^Named\.coefficients returned a coefficient named '{name}', but"):
-        small(PPOClip, value_loss=Named())
+        small(PPOClip, value_loss=Named(name))
+
+
+def test_a_value_loss_logs_its_range() -> None:
+    logs = LogRecorder()
+    small(PPOClip, value_loss=Named("clip_range_vf")).learn(64, callback=logs)
+    assert logs.updates[-1]["train/clip_range_vf"] == 5.0
 
 
 @pytest.mark.parametrize("updates", [None, SeparateUpdates()])

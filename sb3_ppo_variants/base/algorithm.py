@@ -4,7 +4,6 @@ import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from numbers import Real
@@ -414,22 +413,21 @@ class PPOBase(SavedAlgorithm):
         """
         check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
         processes = self.processes
-        with settings_kept(), together.failing(processes), ExitStack() as stack:
+        with settings_kept(), together.failing(processes):
             check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
-            stack.enter_context(checked(self))
-            stack.enter_context(supervised.to_the_end())
-            if processes.size > 1:
-                same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
-                together.begin(self, self._settings(*THROUGHOUT), **same)
-            return super().learn(
-                total_timesteps=cast(int, total_timesteps),
-                callback=supervised,
-                log_interval=cast(int, self.run.begin(self, log_interval, reset_num_timesteps)),
-                tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
-                reset_num_timesteps=reset_num_timesteps,
-            )
+            with checked(self), supervised.to_the_end():
+                if processes.size > 1:
+                    same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
+                    together.begin(self, self._settings(*THROUGHOUT), **same)
+                return super().learn(
+                    total_timesteps=cast(int, total_timesteps),
+                    callback=supervised,
+                    log_interval=cast(int, self.run.begin(self, log_interval, reset_num_timesteps)),
+                    tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
+                    reset_num_timesteps=reset_num_timesteps,
+                )
 
     def get_env(self) -> VecEnv | None:
         """Get the environment that the model was given, even while a stand-in replaces it during training."""

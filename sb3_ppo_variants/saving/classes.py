@@ -65,12 +65,12 @@ def check_known(cls: type[BaseAlgorithm], archive: Archive, env: GymEnv | None, 
 
     :raises ArgumentError: if there is none of a name, because setting it would change nothing
     """
-    unknown = {name for name in arguments if ATTRIBUTES.get(name, name) not in archive.data}
+    unknown = [name for name in arguments if ATTRIBUTES.get(name, name) not in archive.data]
     attributes = find_attributes(cls, env) if unknown else set()
-    for name, value in arguments.items():
-        if name in unknown and ATTRIBUTES.get(name, name) not in attributes:
+    for name in unknown:
+        if ATTRIBUTES.get(name, name) not in attributes:
             raise ArgumentError(
-                f"{cls.__name__}.load has no argument {name!r} (={value!r}), and neither {cls.__name__} nor "
+                f"{cls.__name__}.load has no argument {name!r} (={arguments[name]!r}), and neither {cls.__name__} nor "
                 f"{archive.name} has an attribute of this name; the arguments of the constructor that it can set are "
                 f"{', '.join(_find_settable(cls, attributes))}"
             )

@@ -278,12 +278,13 @@ class ExactCheckpointCallback(BaseCallback):
         iterations = run.iterations + self._rollouts_begun - run.stopped
         checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last, run.began_with or {})
         checkpoint.write(model)
-        buffers = dict(model.policy.named_buffers())
+        buffers = [*model.policy.buffers()]
         # It has the buffers of rank 0, such as running means, and no process may look for it before.
-        saved = model.processes.exchange("has a checkpoint", {name: each.cpu() for name, each in buffers.items()})[0]
+        own = [buffer.cpu() for buffer in buffers] if model.processes.rank == 0 else []
+        saved = model.processes.exchange("has a checkpoint", own)[0]
         if model.processes.rank > 0:
-            for name, buffer in buffers.items():
-                buffer.copy_(saved[name])
+            for buffer, of_rank_0 in zip(buffers, saved, strict=True):
+                buffer.copy_(of_rank_0)
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
         begin_episodes(model, checkpoint.seed, model.processes.rank)

@@ -128,17 +128,15 @@ class Single(Drawn):
         return th.rand(shape, dtype=dtype, device="cpu").numpy()
 
     def parameters(self, outputs: Outputs, std: Outputs | None) -> Parameters:
+        numbers = th.as_tensor(outputs, device="cpu")
         if self.n_stds:
-            return th.as_tensor(outputs, device="cpu"), th.as_tensor(std, device="cpu")
+            return numbers, th.as_tensor(std, device="cpu")
         if self.kind in OF_TWO_OUTPUTS:
-            first, second = th.as_tensor(outputs, device="cpu").chunk(2, dim=1)
+            first, second = numbers.chunk(2, dim=1)
             return (F.softplus(first) + 1, F.softplus(second) + 1) if self.kind == "BETA" else (first, second.exp())
         if self.kind == "BERNOULLI":
-            return (th.as_tensor(outputs, device="cpu"),)
-        return tuple(
-            part.log_softmax(dim=1)
-            for part in th.split(th.as_tensor(outputs, device="cpu"), self.parts.tolist(), dim=1)
-        )
+            return (numbers,)
+        return tuple(part.log_softmax(dim=1) for part in th.split(numbers, self.parts.tolist(), dim=1))
 
     def shared(self) -> list[bool]:
         if self.kind == "CATEGORICAL":
