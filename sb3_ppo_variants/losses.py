@@ -92,7 +92,8 @@ class ValueLoss(ABC):
     """A value loss. To write your own, derive from this class and pass an instance as ``value_loss``.
 
     Make the class a frozen dataclass. The instance is saved with the model, so its class must be importable where the
-    model is loaded. The native library calls it once for each minibatch, and autograd differentiates it.
+    model is loaded. The native library calls it once for each minibatch, and autograd differentiates it with
+    respect to the values. A loss that depends on parameters in another way needs ``fast=False``.
     """
 
     @abstractmethod

@@ -6,10 +6,10 @@ Each is checked on a minibatch before its step. If several processes train toget
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, Rule
+from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, one_of
 from sb3_ppo_variants.errors import ArgumentError
 
-ENDS = Rule("'update' or 'epoch'", lambda value: isinstance(value, str) and value in ("update", "epoch"))
+ENDS = one_of("update", "epoch")
 # As in SB3, an update ends early once the approximate KL exceeds ``target_kl`` by this factor.
 TOLERATED = 1.5
 LIMITED_STATISTICS = ("approx_kl", "kl", "ratio_deviation")

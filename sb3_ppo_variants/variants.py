@@ -76,8 +76,8 @@ class PPOClip(PPOBase):
     :param updates: ``SeparateUpdates(...)``, or a dict of its arguments, updates the policy and the value function
         separately; ``None`` updates both together, as SB3 does
     :param stop: ends an update early, instead of ``target_kl``: :class:`~sb3_ppo_variants.ApproximateKL`,
-        :class:`~sb3_ppo_variants.ExactKL` or :class:`~sb3_ppo_variants.RatioDeviation`; ``None`` leaves it to the
-        objective, and those of this class never do
+        :class:`~sb3_ppo_variants.ExactKL` or :class:`~sb3_ppo_variants.RatioDeviation`; ``None`` uses the
+        rule of the objective, and only those of :class:`PPOCustom` may have one
     :param value_loss: the value loss, instead of ``clip_range_vf``: :class:`~sb3_ppo_variants.SquaredError` (which
         ``None`` means), :class:`~sb3_ppo_variants.ClippedError`, :class:`~sb3_ppo_variants.Huber`, or your own
         :class:`~sb3_ppo_variants.ValueLoss`
@@ -340,8 +340,8 @@ class PPOUnclipped(PPOBase):
 class PPOCustom(PPOBase):
     """PPO with your own objective.
 
-    The objective is saved with the model, so its class must be importable where the model is loaded. One of your own is
-    pickled.
+    The objective is saved with the model, so its class must be importable where the model is loaded. An
+    objective of your own is pickled.
 
     :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`. It trains faster if it is an
         :class:`~sb3_ppo_variants.ArrayObjective`

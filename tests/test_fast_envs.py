@@ -9,6 +9,7 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
@@ -20,7 +21,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.envs import ActionsAsDrawn, MujocoVecEnv, SafeSubprocVecEnv, fast, make_fast_vec_env
+from sb3_ppo_variants.envs import (
+    ActionsAsDrawn,
+    MujocoVecEnv,
+    SafeSubprocVecEnv,
+    fast,
+    make_fast_vec_env,
+    make_mujoco_vec_env,
+)
 from sb3_ppo_variants.envs.cores import count_cores, limit_cores
 from sb3_ppo_variants.recipes import recipe
 
@@ -100,6 +108,24 @@ def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     # EnvPool's environments take other arguments, and none of the batches takes wrappers.
     assert chosen(capsys, "CartPole-v1", 2, env_kwargs={"sutton_barto_reward": True}) == "DummyVecEnv"
     assert chosen(capsys, "Hopper-v5", 2, wrapper_class=FlattenObservation) == "DummyVecEnv"
+
+
+class NegatedHopper(HopperEnv):
+    def step(self, action: Any) -> Any:
+        observation, reward, *others = super().step(action)
+        return (observation, -float(reward), *others)
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "CartPole-v1"])
+def test_an_id_that_was_registered_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches would simulate the environment that had the id before."""
+    again = EnvSpec(env_id, entry_point=NegatedHopper, max_episode_steps=1000)
+    monkeypatch.setitem(gym.registry, env_id, again)
+    env = make_fast_vec_env(env_id, 2, verbose=0)
+    env.reset()
+    assert type(env.unwrapped) is DummyVecEnv and (env.step(np.zeros((2, 3), np.float32))[1] < 0).all()
+    with pytest.raises(ArgumentError, match=f"'{env_id}' was registered again|allowed: a MujocoTask"):
+        make_mujoco_vec_env(env_id, 2)
 
 
 def test_models_that_no_batch_simulates(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from masked_envs import MASKED_SPACES, masked_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticCnnPolicy
 
 from fresh import ended
 from helpers import ACTION_SPACES, BOX, collect, noise_envs
@@ -183,6 +184,52 @@ def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
     for weight in filters(model.policy):
         state = model.policy.optimizer.state[weight]
         assert all(tensor.is_contiguous() for tensor in (weight, state["exp_avg"], state["exp_avg_sq"]))
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_parameters_stay_where_they_are_in_memory() -> None:
+    """Another process may share the memory."""
+    model = updated(PPOClip, True, BOX)
+    parameters = [*model.policy.parameters()]
+    shared, before = [each.data for each in parameters], [each.detach().clone() for each in parameters]
+    model.learn(60)
+    for place, parameter, earlier in zip(shared, parameters, before, strict=True):
+        assert place.data_ptr() == parameter.data_ptr()
+        assert th.equal(place, parameter) and not th.equal(place, earlier)
+
+
+class Counting(th.nn.Module):
+    """Has large layers and counts its calls, as a module of a user may."""
+
+    latent_dim_pi = latent_dim_vf = 256
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.layer, self.calls = th.nn.Linear(features, 256), 0
+
+    def forward(self, features: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features: th.Tensor) -> th.Tensor:
+        self.calls += 1
+        return self.layer(features)
+
+    def forward_critic(self, features: th.Tensor) -> th.Tensor:
+        return self.layer(features)
+
+
+class CountingPolicy(ActorCriticCnnPolicy):
+    def _build_mlp_extractor(self) -> None:
+        self.mlp_extractor = Counting(self.features_dim)  # type: ignore[assignment]
+
+
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+def test_modules_of_a_user_keep_their_attributes() -> None:
+    env = noise_envs(BOX, IMAGE)
+    model: Any = PPOClip(CountingPolicy, env, n_steps=20, batch_size=25, n_epochs=2, fast=True)
+    model.learn(40)
+    # A call for each step and minibatch of a rollout and its update, at least.
+    assert model.policy.mlp_extractor.calls >= 20 + 4
 
 
 @pytest.mark.sampled(2)

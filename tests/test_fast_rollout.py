@@ -236,6 +236,33 @@ def test_callbacks_find_the_same_names(name: str) -> None:
     } == our_end
 
 
+class ReadsDistributions(BaseCallback):
+    """Compares the log-probabilities of a step with those of the distribution that the policy keeps, if it does."""
+
+    def _on_training_start(self) -> None:
+        self.model.predict(self.training_env.observation_space.sample()[None])
+        self.errors: list[float] = []
+
+    def _on_step(self) -> bool:
+        policy: Any = self.model.policy
+        observations, actions, expected = (th.as_tensor(self.locals[name]) for name in ("obs_tensor", *OF_STEP))
+        kept = [policy.action_dist] if hasattr(policy.action_dist, "distribution") else []
+        for each in (*kept, policy.get_distribution(observations)):
+            self.errors.append((each.log_prob(actions) - expected).abs().max().item())
+        vars(policy.action_dist).pop("distribution")
+        return True
+
+
+OF_STEP = ("actions", "log_probs")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_callbacks_find_no_distribution_of_another_state(fast: bool) -> None:
+    callback = ReadsDistributions()
+    rolled_out(noise_envs(BOX), callback, fast=fast)
+    assert len(callback.errors) == N_STEPS * (1 if fast else 2) and max(callback.errors) < 1e-5
+
+
 class DoublesRewards(BaseCallback):
     def _on_step(self) -> bool:
         self.locals["rewards"] *= 2

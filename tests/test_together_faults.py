@@ -205,7 +205,7 @@ def too_late() -> None:
 def test_processes_that_are_all_there_say_what_each_has_seen() -> None:
     for error in together(too_late, 2, timeout=SHORT):
         assert isinstance(error, ProcessError)
-        assert str(error).startswith("all processes are there, but they could not exchange data")
+        assert str(error).startswith("all processes are running, but could not exchange data")
         assert re.search("rank 0 says: .*Timed out.*; rank 1 says: .*Connection closed", str(error), re.DOTALL)
 
 

@@ -146,6 +146,15 @@ def test_the_range_of_squashed_actions_is_not_known(fast: bool) -> None:
     small(PPOCustom, objective=TRGPPO(), fast=fast, use_sde=True).learn(32)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_range_of_parts_that_do_not_always_count_is_not_known(seed: int) -> None:
+    """Where the drawn choice is 1, both parts count, so that the log-probability is the sum of theirs."""
+    env = noise_envs(spaces.Dict(choice=spaces.Discrete(2), kick=spaces.Discrete(3)))
+    with pytest.raises(ArgumentError, match="hybrid actions of discrete parts that always count"):
+        small(PPOCustom, env, objective=TRGPPO(), seed=seed, policy_kwargs={"only_if": {"kick": ("choice", 1)}})
+    small(PPOCustom, env, objective=TRGPPO(), seed=seed)
+
+
 def test_the_check_of_the_distribution_changes_no_random_state() -> None:
     """SB3 seeds everything before it makes the policy, so what is drawn after both is the same."""
     drawn = []

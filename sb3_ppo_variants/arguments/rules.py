@@ -91,6 +91,11 @@ def instance(allowed: str, *types: type) -> Rule:
     return Rule(allowed, lambda value: isinstance(value, types))
 
 
+def one_of(*texts: str) -> Rule:
+    """Make a rule for a choice among texts."""
+    return Rule(" or ".join(map(repr, texts)), lambda value: isinstance(value, str) and value in texts)
+
+
 FINITE = number("a finite number", math.isfinite)
 ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < math.inf)
 POSITIVE = number("a finite number > 0", lambda value: 0 < value < math.inf)

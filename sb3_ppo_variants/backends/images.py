@@ -112,24 +112,33 @@ def _lay_channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -
     """Store the filters of a policy and Adam's moments of them channels-last while the context is active.
 
     Values and shapes do not change. On exit the tensors return to PyTorch's default layout, so that rounding in a
-    rollout or an update depends only on its path, and not on what ran before.
+    rollout or an update depends only on its path, and not on what ran before. The filters return to where they were in
+    memory, which other processes may share.
     """
+    places = {module.weight: module.weight.data for module in policy.modules() if isinstance(module, nn.Conv2d)}
     try:
-        _lay_out(policy, optimizers, th.channels_last)
+        for weight, place in places.items():
+            weight.data = place.contiguous(memory_format=th.channels_last)
+            _lay_out_moments(weight, optimizers, th.channels_last)
         yield
-        _lay_out(policy, optimizers, th.contiguous_format)
+        _lay_back(places, optimizers)
     except BaseException:  # Including an interrupt during the line above.
-        _lay_out(policy, optimizers, th.contiguous_format)
+        _lay_back(places, optimizers)
         raise
 
 
-def _lay_out(policy: ActorCriticPolicy, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    for weight in [module.weight for module in policy.modules() if isinstance(module, nn.Conv2d)]:
-        weight.data = weight.data.contiguous(memory_format=memory_format)
-        for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
-            # The fused kernel pairs the weight with its moments in memory order, so their layouts must agree.
-            for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
-                state[moment] = state[moment].contiguous(memory_format=memory_format)
+def _lay_back(places: dict[th.Tensor, th.Tensor], optimizers: list[Optimizer]) -> None:
+    for weight, place in places.items():
+        if place.shape == weight.shape and place.dtype == weight.dtype:  # A callback may have put others in its place.
+            weight.data = place.copy_(weight.data)
+        _lay_out_moments(weight, optimizers, th.contiguous_format)
+
+
+def _lay_out_moments(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
+    """Lay out Adam's moments as the weight, because the fused kernel pairs them with it in memory order."""
+    for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
+        for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
+            state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
 class ScaledImages:

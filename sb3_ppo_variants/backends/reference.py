@@ -179,23 +179,30 @@ class TorchUpdate:
         return old
 
     def descend(self, descent: Descent) -> Ended:
-        self._descent, stop, adaptive = descent, descent.stop, descent.adaptive
+        self._descent = descent
         self._measured: dict[str, list[th.Tensor]] = {}
-        mean, rate, epochs, early, statistic = self._plan.processes.mean, descent.learning_rate, 0, 0, 0.0
+        stop, adaptive, rate = descent.stop, descent.adaptive, descent.learning_rate
+        epochs, early, statistic = 0, 0, 0.0
         update_learning_rate(descent.optimizer, rate)
-        while epochs < descent.epochs and not (early and stop is not None and stop.ends == "update"):
+        while epochs < descent.epochs:
             epochs += 1
             self._epoch_start = len(self._measured.get("loss", ()))
             for samples in self.shuffled():
                 loss = self.loss(samples)
-                if stop is not None and (latest := mean(float(self._measured[stop.statistic][-1]))) > stop.limit:
+                if stop is not None and (latest := self._latest(stop.statistic)) > stop.limit:
                     early, statistic = early + 1, latest
                     break
                 if adaptive is not None and len(self._measured["loss"]) > 1:  # In the first, the KL is 0.
-                    rate = adaptive.adapted(rate, mean(float(self._measured["kl"][-1])))
+                    rate = adaptive.adapted(rate, self._latest("kl"))
                     update_learning_rate(descent.optimizer, rate)
                 self.step(loss)
+            if early and stop is not None and stop.ends == "update":
+                break
         return Ended(epochs, rate, early, statistic)
+
+    def _latest(self, statistic: str) -> float:
+        """Return a statistic of the last minibatch, averaged over all processes."""
+        return self._plan.processes.mean(float(self._measured[statistic][-1]))
 
     def loss(self, samples: Samples) -> th.Tensor:
         """Compute the loss of a minibatch."""
@@ -268,9 +275,9 @@ class TorchUpdate:
         """
         if samples.old_parameters is None:
             raise ArgumentError(
-                "rollout_buffer_class: this buffer's minibatches come without the parameters of the old policy, which "
-                "its KL needs. Make each minibatch of its get() by one call of _get_samples(), and let that "
-                "return a named tuple, as SB3's does"
+                "rollout_buffer_class: the minibatches of this buffer lack the parameters of the old policy, which the "
+                "KL needs. Its get() must make each minibatch with one call of _get_samples(), which must return a "
+                "named tuple, as in SB3"
             )
         divergences, new = self._plan.kind.evaluated_parameters(samples)
         return divergences.between(name, samples.old_parameters, new)

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import MlpExtractor, NatureCNN
 from torch import nn
 from torch.nn import functional
 
@@ -16,6 +17,8 @@ Context: TypeAlias = Any
 
 # Smaller linear layers take so little time that the smaller overhead of MKL counts.
 SMALLEST = 2**16
+# Modules that do not change when they compute. Those of a user may, and a view would change in their place.
+STATELESS = (nn.Linear, nn.Sequential, MlpExtractor, NatureCNN)
 
 
 def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
@@ -51,6 +54,8 @@ def without_layers(policy: ActorCriticPolicy, n_modules: int) -> ActorCriticPoli
 def with_onednn(module: AnyModule) -> AnyModule:
     """Return a view of a module whose large linear layers are multiplied by oneDNN, or the module if it has none.
 
+    Layers within modules of a user are left as they are.
+
     If it has hooks, it is returned too: they expect it, as those of PyTorch's ``weight_norm`` do, which set its weight.
 
     PyTorch multiplies single-precision matrices with MKL, which leaves half of the vector units of AMD's processors
@@ -69,9 +74,10 @@ def has_onednn() -> bool:
 def _view_with_onednn(module: nn.Module, views: dict[nn.Module, nn.Module]) -> nn.Module:
     """Make the view of a module; ``views`` has those of the modules that were seen before."""
     if module not in views:
-        children = {name: child for name, child in module._modules.items() if child is not None}
         changed = {
-            name: view for name, child in children.items() if (view := _view_with_onednn(child, views)) is not child
+            name: view
+            for name, child in module._modules.items()
+            if child is not None and type(child) in STATELESS and (view := _view_with_onednn(child, views)) is not child
         }
         views[module] = make_view(module, **changed) if changed else module
         if type(module) is nn.Linear and "forward" not in vars(module) and module.weight.numel() >= SMALLEST:

@@ -36,6 +36,7 @@ from sb3_ppo_variants.arguments.rules import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.base.checks import (
@@ -321,7 +322,7 @@ class PPOBase(SavedAlgorithm):
             engine = choose(plan, self.fast).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                steps = shared.steps(env)
+                steps = shared.watch(fast_steps(env))
                 going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
             if going:
                 callback.on_rollout_end()

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
-from sb3_ppo_variants.backends.native.normalizing import native_test
+from sb3_ppo_variants.backends.native.library import native_test
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
@@ -82,8 +82,8 @@ def check_buffer_for_kl(plan: UpdatePlan) -> None:
     if plan.needs_kl and not isinstance(plan.buffer, WithParameters):
         name = type(plan.buffer).__name__
         raise ArgumentError(
-            f"model.rollout_buffer was replaced by a {name}, which does not keep the parameters of the old policy that "
-            f"its KL needs: pass rollout_buffer_class={name} to the constructor, or make the buffer with "
+            f"model.rollout_buffer is now a {name}, which does not store the parameters of the old policy. The KL "
+            f"needs them: pass rollout_buffer_class={name} to the constructor, or make the buffer with "
             "type(model.rollout_buffer)(...)"
         )
 
@@ -202,5 +202,5 @@ def check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, 
         if found - {n_observations}:
             raise ArgumentError(
                 f"{name} is for {max(found - {n_observations})} environments, but there are {n_observations} "
-                "observations: pass what predict() returned for the same environments, or None when they are others"
+                f"observations: pass the {name} of these environments, or None to start anew"
             )

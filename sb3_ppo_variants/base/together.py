@@ -21,7 +21,6 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
@@ -234,9 +233,8 @@ class SharedRollout:
         if own:
             model.statistics.merge(model.env, model.processes.exchange("merges statistics", own))
 
-    def steps(self, env: VecEnv) -> Steps:
-        """Return the object that steps the environments."""
-        steps = fast_steps(env)
+    def watch(self, steps: Steps) -> Steps:
+        """Return what steps the environments and, if there are several processes, collects their episodes too."""
         if self._together:
             steps = self._watched = Watched(steps, self._model._stats_window_size)
         return steps

@@ -25,7 +25,7 @@ from sb3_ppo_variants.envs.making import (
     register_games,
     spec_of,
 )
-from sb3_ppo_variants.envs.mujoco_tasks import TASKS, gymnasium_task
+from sb3_ppo_variants.envs.mujoco_tasks import TASKS, gymnasium_task, is_registered_by
 from sb3_ppo_variants.envs.mujoco_vec_env import load_model, make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
@@ -117,6 +117,8 @@ def _is_in_batches(spec: EnvSpec, env_kwargs: Arguments) -> bool:
     """Whether MuJoCo's batches are installed and can simulate an environment."""
     if spec.id not in TASKS or find_spec("mujoco") is None or find_spec("mujoco.batch") is None:
         return False
+    if not is_registered_by(spec, "gymnasium"):
+        return False
     if env_kwargs.get("render_mode") not in (None, "rgb_array"):
         return False
     if "xml_file" in env_kwargs:
@@ -133,7 +135,7 @@ def _is_in_envpool(spec: EnvSpec) -> bool:
         return False
     import envpool
 
-    if spec.id not in envpool.list_all_envs():
+    if spec.id not in envpool.list_all_envs() or not is_registered_by(spec, "gymnasium", "ale_py"):
         return False
     theirs, own = make_envpool_vec_env(spec.id), gym.make(spec)
     try:

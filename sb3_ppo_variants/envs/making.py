@@ -20,7 +20,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, Rule, check_arguments, integer
+from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.autoreset import Infos, take_rows
 from sb3_ppo_variants.errors import ArgumentError, installation
@@ -32,7 +32,7 @@ MAKING_RULES = {
     "n_envs": COUNT,
     "seed": RULES["seed"],
     "n_stack": COUNT,
-    "vectorization_mode": Rule(" or ".join(map(repr, MODES)), lambda value: value in MODES),
+    "vectorization_mode": one_of(*MODES),
 }
 VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 

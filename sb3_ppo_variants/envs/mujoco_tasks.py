@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from sb3_ppo_variants.envs.simulations import InfoParts, MujocoTask, Simulations
-from sb3_ppo_variants.errors import refuse
+from sb3_ppo_variants.errors import ArgumentError, refuse
 
 Generator: TypeAlias = np.random.Generator
 Quantity: TypeAlias = Callable[[Simulations], np.ndarray]
@@ -406,14 +406,25 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
 }
 
 
+def is_registered_by(spec: EnvSpec, *packages: str) -> bool:
+    """Whether an environment comes from one of these packages, and not from another that took over the id."""
+    entry = spec.entry_point
+    return isinstance(entry, str) and entry.partition(".")[0] in packages and not spec.additional_wrappers
+
+
 def gymnasium_task(env_id: str) -> MujocoTask:
     """Make the task of an id, with the model, the settings and the time limit of gymnasium's environment.
 
-    :raises ArgumentError: if the id has no functions here
+    :raises ArgumentError: if the id has no functions here, or another environment is registered under it
     """
     if env_id not in TASKS:
         refuse("env_id", env_id, f"a MujocoTask, or one of {', '.join(TASKS)}")
     spec = gym.spec(env_id)
+    if not is_registered_by(spec, "gymnasium"):
+        raise ArgumentError(
+            f"env_id={env_id!r} was registered again, with {spec.entry_point}, which is not the task that batches "
+            "simulate: use make_vec_env, or register it under another id"
+        )
     assert isinstance(spec.entry_point, str)
     parameters = signature(load_env_creator(spec.entry_point)).parameters.values()
     settings = {one.name: one.default for one in parameters if one.default is not one.empty}

@@ -108,10 +108,10 @@ def _compare_start(objective: ArrayObjective) -> None:
         # Where there is no kink, the comparison over the grid names the mistake.
         if not np.isclose(found, expected, RELATIVE, ABSOLUTE) and not np.isclose(below, above, 1e-6):
             raise AssertionError(
-                f"d_log_ratio is not that of the loss at r = 1, A = {advantage:g}, where each update begins. The loss "
-                f"has a kink there, with derivatives {below:.3g} and {above:.3g} on its sides: autograd takes "
-                f"{expected:.3g} and gradient() {found:.3g}, so the two paths differ from the first step on. Return "
-                f"{expected:.3g} where r == 1"
+                f"gradient() returns d_log_ratio = {found:.3g} at r = 1, A = {advantage:g}, where each update begins, "
+                f"but autograd returns {expected:.3g}. The loss has a kink there, with derivatives {below:.3g} and "
+                f"{above:.3g} on its sides. Return {expected:.3g} where r == 1, or the two paths differ from the first "
+                "step on"
             )
 
 

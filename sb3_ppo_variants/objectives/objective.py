@@ -138,12 +138,13 @@ class Batch(Generic[TensorOrArray]):
 
     def _refuse(self, name: str) -> NoReturn:
         """:raises RuntimeError: always, with the reason why the field is not known"""
-        if name in ("jensen_shannon", "renyi", "parameters") and isinstance(self.advantages, np.ndarray):
-            raise RuntimeError(f"arrays have no {name}: an objective that reads it has a loss, and no gradient()")
+        reason = f"the objective reads batch.{name}, which this batch does not have"
         if name in OF_DISTRIBUTIONS:
-            remedy = "set needs_kl = True in its class"
-            raise RuntimeError(f"the objective reads batch.{name}, but needs_kl is False: {remedy}")
-        raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have")
+            reason += (
+                ": set needs_kl = True in its class. Then loss() has all fields of the distributions, gradient() has "
+                "kl, reverse_kl and old_parameters, and a function for over_rollout() has old_parameters"
+            )
+        raise RuntimeError(reason)
 
 
 def _as_array(value: object) -> object:

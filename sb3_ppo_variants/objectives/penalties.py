@@ -124,8 +124,8 @@ class MDPO(NativeObjective):
     """Mirror Descent Policy Optimization, on-policy, equation 5 of https://arxiv.org/abs/2005.09814.
 
     It is E[r A - KL(new || old) / t_k], where the step size t_k of update k falls linearly over training. In the
-    authors' code it falls from 1 to 1 / K over K updates. The number of gradient steps for each t_k, which the paper
-    calls m, is that of the minibatches of an update.
+    authors' code it falls from 1 to 1 / K over K updates. The paper's m, the number of gradient steps for each t_k, is
+    the number of minibatches of an update.
 
     :param step_size: t at the beginning of training, > 0
     :param final_step_size: t at its end, in (0, step_size]

@@ -42,9 +42,9 @@ class SPO(NativeObjective):
 class P3O(NativeObjective):
     """Scopic, https://arxiv.org/abs/2205.10047: E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL(old || new)].
 
-    The derivative with respect to r is A at r = 1 and falls smoothly on both sides, so that samples count less the
-    further r is from 1, but never nothing. The paper's code has tau = 4 and beta = 0.1 on MuJoCo, which are the
-    defaults, and 2 and 1 on Atari.
+    The derivative with respect to r is A at r = 1 and falls smoothly on both sides, so that a sample counts
+    less the further r is from 1, but its weight never reaches 0. The paper's code has tau = 4 and beta = 0.1 on MuJoCo,
+    which are the defaults, and 2 and 1 on Atari.
 
     :param tau: the steepness of the gate, > 0; from 2 on, the gate does not exceed r where r >= 1
     :param kl_coef: beta, >= 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 from typing import ClassVar
 
@@ -91,7 +90,7 @@ class KLPenalized(NativeObjective):
         """-E[r A - beta KL]."""
         return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
 
-    @cached_property
+    @property
     def _surrogate(self) -> NativeObjective:
         return Unclipped() if self.clip_range is None else Clipped(self.clip_range)
 

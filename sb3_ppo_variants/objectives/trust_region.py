@@ -28,6 +28,8 @@ STEPS = 60
 DISCRETE_DELTA = 0.001
 # How far log pi_old(a|s) may be from the one of the distribution that the range is computed for.
 ROUNDING = 1e-3
+# How many actions are drawn to find out whether the range is known.
+TRIED = 100
 TINY = 1e-12
 
 
@@ -38,7 +40,8 @@ class TRGPPO(NativeObjective):
     For each state and action, l and u are the least and the greatest r(a|s) of all policies with
     KL(old || new) <= delta in the state, or 1 - eps and 1 + eps if those are further apart. Unlikely actions get a
     wider range than likely ones. The authors approximate the range of Gaussians with a table; here it is exact. It is
-    known for all distributions of SB3 and sb3-contrib, but not if actions are squashed through tanh.
+    known for all distributions of SB3 and sb3-contrib, but not if actions are squashed through tanh. As in SB3,
+    ``train/clip_fraction`` counts abs(r - 1) > eps, so that fewer samples are clipped.
 
     :param clip_range: eps, >= 0, the least distance of l and u from 1
     :param delta: the bound of the KL in a state, in nats, > 0. By default, it is 0.001 for discrete actions, as in the
@@ -59,17 +62,19 @@ class TRGPPO(NativeObjective):
         POSITIVE.or_none().check("delta", self.delta)
 
     def check_distribution(self, distribution: Distribution) -> None:
-        """Check that the range is known.
+        """Check that the range is known, on many actions: others have the right log-probability of a few, too.
 
         :raises ArgumentError: if it is not
         """
-        actions, parameters = distribution.sample(), divergences_of(distribution).parameters(distribution)
-        of_old = tuple(each.cpu().numpy() for each in parameters)
-        line_through(of_old, actions.cpu().numpy(), distribution.log_prob(actions).cpu().numpy())
+        parameters = divergences_of(distribution).parameters(distribution)
+        old_parameters = tuple(each.repeat_interleave(TRIED, dim=0).cpu().numpy() for each in parameters)
+        drawn = [distribution.sample() for _ in range(TRIED)]
+        log_probs = th.cat([distribution.log_prob(actions) for actions in drawn])
+        line_through(old_parameters, th.cat(drawn).cpu().numpy(), log_probs.cpu().numpy())
 
     @property
     def constants(self) -> Sequence[float]:
-        """None: both ends of the range are numbers of each sample."""
+        """Empty: both ends of the range are numbers of each sample."""
         return ()
 
     def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
@@ -150,7 +155,7 @@ def line_through(old_parameters: tuple[Rows, ...], actions: Rows, old_log_prob: 
             return line_of_outcomes(np.exp(log_probs))
     raise ArgumentError(
         "objective: TRGPPO does not know the distribution of these actions; it knows Gaussians that are not squashed, "
-        "categorical and Bernoulli distributions"
+        "categorical and Bernoulli distributions, and hybrid actions of discrete parts that always count"
     )
 
 

@@ -39,7 +39,7 @@ class OfKeys(BaseFeaturesExtractor):
 
 
 class Asymmetric(BasePolicy):
-    """Comes before one of SB3's or sb3-contrib's policies for dictionaries among the bases of a class.
+    """A mixin for SB3's and sb3-contrib's policies for dictionaries.
 
     :param observation_space: the observations of the environment
     :param action_space: the actions of the environment

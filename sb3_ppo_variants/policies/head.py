@@ -1,4 +1,4 @@
-"""What draws the actions of a policy: it comes before the class of the policy among the bases of another.
+"""Action heads: mixins that make the distribution of a policy's actions.
 
 SB3's and sb3-contrib's policies make the distribution that SB3 has for an action space. A head makes another one, for
 any class of policies: for images, dictionaries or masks, with a memory, with an asymmetric critic, or of a user.

@@ -88,7 +88,7 @@ class PolicyKind:
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
     hybrid: ClassVar[type[HybridActions]] = HybridActions  # type: ignore[type-abstract]
-    """What comes before the class of a policy with hybrid actions among the bases of another."""
+    """The action head of policies with hybrid actions."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
     takes_masks: ClassVar[bool] = False

@@ -133,7 +133,7 @@ class MaskableHybridActions(HybridActions):
 
 
 class OfHybridActions(RolloutBuffer):
-    """Comes before the class of one of sb3-contrib's buffers of masks, or of a user's, among the bases of another.
+    """A mixin for sb3-contrib's rollout buffers with masks, or a user's.
 
     :param n_masks: number of booleans in a mask
     :param others: the other arguments of the buffer

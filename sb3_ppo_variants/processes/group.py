@@ -35,7 +35,7 @@ Answer = TypeVar("Answer")
 
 
 class Processes:
-    """A process that trains alone, so that there is nothing to communicate."""
+    """The processes that train together: here a single one, which communicates with none."""
 
     rank: int = 0
     """The rank of this process."""
@@ -195,8 +195,8 @@ class DistributedProcesses(Processes):
         except RuntimeError as error:
             return f"{holder} has ended: {error}"
         return (
-            "all processes are there, but they could not exchange data, because one of them was stopped for longer "
-            f"than the timeout, or they are doing different things: {each}"
+            "all processes are running, but could not exchange data. Either one was stopped for longer than the "
+            f"timeout, or they do different things: {each}"
         )
 
     def _wait(self, keys: list[str], seconds: float) -> bool:

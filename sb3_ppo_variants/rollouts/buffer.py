@@ -95,19 +95,19 @@ class WithParameters(RolloutBuffer):
 
 
 @cache
-def with_parameters(buffer_class: type[RolloutBuffer], *before: type[RolloutBuffer]) -> type[WithParameters]:
+def with_parameters(buffer_class: type[RolloutBuffer], *mixins: type[RolloutBuffer]) -> type[WithParameters]:
     """Make a class that adds the columns to a class of rollout buffers.
 
-    :param before: what comes before the class among the bases of the new one
+    :param mixins: mixins for the new class
     """
     if issubclass(buffer_class, WithParameters):
         return buffer_class
-    return type(buffer_class.__name__, (WithParameters, *before, buffer_class), {"__module__": __name__})
+    return type(buffer_class.__name__, (WithParameters, *mixins, buffer_class), {"__module__": __name__})
 
 
 def _empty_buffer(*bases: type[RolloutBuffer]) -> WithParameters:
-    *before, buffer_class = bases
-    cls = with_parameters(buffer_class, *before)
+    *mixins, buffer_class = bases
+    cls = with_parameters(buffer_class, *mixins)
     return cls.__new__(cls)
 
 

@@ -24,7 +24,7 @@ Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class Told(IntEnum):
-    """What callbacks are told of a step in their ``locals``. To tell more takes longer.
+    """How much of a step callbacks find in their ``locals``. More takes longer.
 
     Callbacks that change the policy must be told all, because actors look for changes only then.
     """

@@ -38,7 +38,7 @@ class FileAlgorithm(OnPolicyAlgorithm):
     """An on-policy algorithm whose files are crash-safe and checked."""
 
     optional_states: ClassVar[Sequence[str]] = ()
-    """Attributes with a state that a file need not have, and that a model without them ignores; else they are None."""
+    """Attributes whose state a file may lack; they are ``None`` then. A model in which one is ``None`` ignores it."""
 
     @staticmethod
     def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:

@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, refuse
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes.descriptions import describe
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
@@ -146,8 +146,10 @@ class Checkpoint:
         env = model.env
         assert env is not None
         if env.num_envs != self.n_envs:
-            had = f"{self.n_envs}, as the run in {self.folder.parent} had. Choose another folder for another run"
-            refuse("env.num_envs", env.num_envs, had)
+            raise ArgumentError(
+                f"env has {env.num_envs} environments, but the run in {self.folder.parent} had {self.n_envs}: pass as "
+                "many, or choose another folder for another run"
+            )
         processes = model.processes
         if processes.size != len(self.random_states):
             raise ArgumentError(

@@ -31,8 +31,8 @@ from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations, walk
 Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
 HIDDEN = (
-    "ExactCheckpointCallback does not see where rollouts begin: pass it to learn() directly, alone or in a list, and "
-    "not to another callback"
+    "Pass ExactCheckpointCallback to learn() directly, alone or in a list: inside another callback, it does not see "
+    "where rollouts begin"
 )
 
 

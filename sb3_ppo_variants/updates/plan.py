@@ -24,7 +24,7 @@ from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import mean_and_variance
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.step_size import KLAdaptive  # Pickles of version 1.0.0 look for it here.
+from sb3_ppo_variants.updates.step_size import KLAdaptive
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]

@@ -49,16 +49,12 @@ class Measured:
 
         :raises NonFiniteError: if one is not finite, naming the first minibatch in which that is so
         """
-        wrong = [
-            (int(np.argmin(np.isfinite(self.values[name]))), order)
-            for order, name in enumerate(CHECKED)
-            if name in self.values and not np.isfinite(self.values[name]).all()
-        ]
+        finite = {name: np.isfinite(self.values[name]) for name in CHECKED if name in self.values}
+        wrong = {name: int(np.argmin(these)) for name, these in finite.items() if not these.all()}
         if wrong:
-            minibatch, order = min(wrong)
-            name = CHECKED[order]
-            quantity = f"{name.replace('_', ' ')} of minibatch {minibatch}"
-            raise NonFiniteError(quantity, f"not finite: {self.values[name][minibatch]}")
+            name = min(wrong, key=wrong.__getitem__)  # Within a minibatch, the first of CHECKED.
+            quantity = f"{name.replace('_', ' ')} of minibatch {wrong[name]}"
+            raise NonFiniteError(quantity, f"not finite: {self.values[name][wrong[name]]}")
 
 
 def summary(descents: Sequence[Measured]) -> dict[str, float]:

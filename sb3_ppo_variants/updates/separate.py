@@ -134,8 +134,8 @@ def _parameters_in(optimizer: Optimizer) -> list[th.nn.Parameter]:
 
 def _untrained(outputs: str) -> ArgumentError:
     return ArgumentError(
-        f"SeparateUpdates trains policy and value network one after the other, but {outputs} depend on no parameter "
-        "that requires a gradient. With updates=None, only the other network is trained"
+        f"SeparateUpdates needs trainable parameters in both networks, but {outputs} depend on none. updates=None "
+        "trains only the other network"
     )
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sb3_ppo_variants.arguments.rules import ABOVE_ONE, POSITIVE, Rule
+from sb3_ppo_variants.arguments.rules import ABOVE_ONE, POSITIVE, one_of
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.saving import register_plain
 
-EVERY = Rule("'update' or 'minibatch'", lambda value: isinstance(value, str) and value in ("update", "minibatch"))
+EVERY = one_of("update", "minibatch")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,8 @@ class NativeActor:
 
     def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer, n_steps: int):
         self._model, self._policy = model, kind.policy
+        # PyTorch would compute it anew in each step. A callback must not take an older one for it.
+        vars(kind.policy.action_dist).pop("distribution", None)
         self._buffer = buffer
         self._masks_in_buffer: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._parameters = dict(kind.policy.named_parameters())

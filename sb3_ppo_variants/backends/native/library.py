@@ -11,11 +11,13 @@ from typing import cast
 import numpy as np
 
 from sb3_ppo_variants.backends.native import digest_sources
-from sb3_ppo_variants.backends.native.structures import Outcome, Structure
+from sb3_ppo_variants.backends.native.structures import Numbers, Outcome, Structure
+from sb3_ppo_variants.guards.outputs import finite_test
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # How to build the library. Without -e, Python would import the package without it if it runs in the clone.
 REBUILD = "in a clone of sb3_ppo_variants, run: pip install --no-deps -e ."
+FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Bytes in a cache line.
 ALIGNMENT = 64
 
@@ -139,6 +141,14 @@ def library_in_use() -> Library:
     found = library()
     assert found is not None
     return found
+
+
+def native_test(array: np.ndarray) -> Callable[[], bool]:
+    """Choose the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
+    found = library()
+    if found is None or array.dtype not in FLOATS:
+        return finite_test(array)
+    return found.are_finite(array.dtype, Numbers(array, array.size))
 
 
 # The first bytes of 64-bit ELF files in little-endian order.

@@ -1,6 +1,5 @@
 """Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies."""
 
-from collections.abc import Callable
 from math import sqrt
 from typing import Any, TypeGuard
 
@@ -11,25 +10,15 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library, library_in_use
-from sb3_ppo_variants.guards.outputs import finite_test
+from sb3_ppo_variants.backends.native.library import FLOATS, library, library_in_use
 from sb3_ppo_variants.rollouts.loop import Observations, Steps
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
 # The methods of its statistics that it reimplements.
 UPDATES = frozenset({"update", "update_from_moments", "combine"})
-FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
-
-
-def native_test(array: np.ndarray) -> Callable[[], bool]:
-    """Choose the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
-    found = library()
-    if found is None or array.dtype not in FLOATS:
-        return finite_test(array)
-    return found.are_finite(array.dtype, structures.Numbers(array, array.size))
 
 
 def fast_steps(env: VecEnv) -> Steps:

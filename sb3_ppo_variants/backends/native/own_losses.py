@@ -1,21 +1,26 @@
 """Objectives and value losses in Python that the native library calls."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch as th
+from torch.autograd.graph import get_gradient_edge
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives import ArrayObjective, Batch, gradient_of, has_gradient
+from sb3_ppo_variants.losses import ValueLoss, check_loss
+from sb3_ppo_variants.objectives import ArrayObjective, Batch, Objective, gradient_of, has_gradient
 from sb3_ppo_variants.objectives.objective import DERIVED, OF_DISTRIBUTIONS
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate
+
+# PyTorch's name of the nodes of a graph that stand for parameters and other leaves.
+LEAF = "torch::autograd::AccumulateGrad"
 
 
 class OwnObjective:
@@ -35,6 +40,7 @@ class OwnObjective:
         self._old_parameters, self._columns = update.old_parameters, update.columns
         self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
+        self._is_checked = False
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
         states, columns = ["log_ratio", "entropy"], {}
         if plan.objective.needs_kl:
@@ -100,9 +106,33 @@ class OwnObjective:
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
             loss = self._plan.objective.loss(batch)
         check_loss(loss, self._plan.objective, "policy")
+        if not self._is_checked:  # One minibatch is like another.
+            self._is_checked = True
+            _check_leaves(loss, self._plan.objective, leaves.values())
         self._losses[: len(rows)] = loss.item()
         found = th.autograd.grad(loss, [*leaves.values()], allow_unused=True)
         return {name: slope.numpy() for name, slope in zip(leaves, found, strict=True) if slope is not None}
+
+
+def _check_leaves(loss: th.Tensor, part: Objective | ValueLoss, leaves: Iterable[th.Tensor]) -> None:
+    """Check that a loss depends on parameters only through what it has read of the minibatch.
+
+    :param leaves: what it has read, before anything was computed from it
+    :raises ArgumentError: if there is another way
+    """
+    seen = {get_gradient_edge(leaf).node for leaf in leaves}
+    nodes = [get_gradient_edge(loss).node]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        if node.name() == LEAF:
+            raise ArgumentError(
+                f"{type(part).__name__}.loss depends on parameters in another way than through the minibatch, which "
+                "the native library does not follow: pass fast=False"
+            )
+        seen.add(node)
+        nodes += [source for source, _ in node.next_functions if source is not None]
 
 
 class OwnValueLoss:
@@ -134,6 +164,8 @@ class OwnValueLoss:
             values = th.from_numpy(self._values[:count].copy()).requires_grad_()
             loss = self._value_loss.loss(values, old_values, returns)
         check_loss(loss, self._value_loss, "values")
+        if start == 0:
+            _check_leaves(loss, self._value_loss, [values])
         self._losses[:count] = loss.item()
         (slopes,) = th.autograd.grad(loss, [values])
         self._slopes[:count] = slopes.numpy()
