@@ -259,32 +259,42 @@ def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
         # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
         dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
     given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
+    hyperparameters = _without_known_defaults(algorithm, _defaults(algorithm, conditions) | given)
+    hyperparameters["policy"] = policy_for(setting, hyperparameters.get("policy"))
+    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
+        if "learning_rate" not in hyperparameters:
+            (named,) = write_option("anneal", conditions.anneal)
+            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
+        hyperparameters["learning_rate"] = _anneal(hyperparameters["learning_rate"], conditions.anneal)
+    if conditions.anneal is not False:
+        hyperparameters = protocol.anneal(hyperparameters)
+    if not issubclass(algorithm, PPOBase):
+        if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
+            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
+            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
+        if hyperparameters.get("max_grad_norm", 0) is None:
+            hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
+    return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
+
+
+def _defaults(algorithm: type[BaseAlgorithm], conditions: Conditions) -> Hyperparameters:
+    """Return the arguments of an algorithm that have defaults, and those that the conditions may anneal."""
     # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
     own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
-    names = [*protocol.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
+    known = list_arguments(algorithm)
+    names = [*conditions.rules.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
     annealed = {name: value for name in names if isinstance(value := known.get(name), float | int)}
     # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
-    found = {**own, **annealed, "device": "cpu", **given}
-    found["policy"] = policy_for(setting, found.get("policy"))
+    return {**own, **annealed, "device": "cpu"}
+
+
+def _without_known_defaults(algorithm: type[BaseAlgorithm], hyperparameters: Hyperparameters) -> Hyperparameters:
+    """Leave out what is not recorded: arguments for other purposes, and the defaults of this package's own."""
     package = __name__.partition(".")[0]
     ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
     defaults = {} if ours is None else list_arguments(ours)
-    omitted = {n for n, value in found.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
-    found = {name: value for name, value in found.items() if name not in RESERVED.keys() | omitted}
-    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
-        if "learning_rate" not in found:
-            (named,) = write_option("anneal", conditions.anneal)
-            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
-        found["learning_rate"] = _anneal(found["learning_rate"], conditions.anneal)
-    if conditions.anneal is not False:
-        found = protocol.anneal(found)
-    if not issubclass(algorithm, PPOBase):
-        if "normalize_advantage" not in setting.arguments and found.get("normalize_advantage") == "rollout":
-            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
-            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
-        if found.get("max_grad_norm", 0) is None:
-            found["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
-    return Resolved(found, timesteps, [name for name in dropped if name not in setting.arguments])
+    omitted = {n for n, value in hyperparameters.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
+    return {name: value for name, value in hyperparameters.items() if name not in RESERVED.keys() | omitted}
 
 
 def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
