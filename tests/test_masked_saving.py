@@ -73,7 +73,7 @@ def test_sb3_contrib_reads_ours() -> None:
 
 def test_other_classes_do_not_take_sb3_contribs_files() -> None:
     file = save(small_masked(MaskablePPO, policy="MlpPolicy"))
-    with pytest.raises(DamagedFileError, match="is of sb3-contrib's PPO, not of PPOFixedKL"):
+    with pytest.raises(DamagedFileError, match="is of sb3-contrib's MaskablePPO, not of PPOFixedKL"):
         PPOFixedKL.load(file)
 
 

@@ -75,7 +75,7 @@ def test_sb3_contrib_loads_models_of_ours() -> None:
 
 
 def test_its_models_are_of_no_other_objective() -> None:
-    with pytest.raises(DamagedFileError, match="is of sb3-contrib's PPO, not of PPOAdaptiveKL"):
+    with pytest.raises(DamagedFileError, match="is of sb3-contrib's RecurrentPPO, not of PPOAdaptiveKL"):
         PPOAdaptiveKL.load(save(small_recurrent(RecurrentPPO)))
     model = small_recurrent(PPOAdaptiveKL)
     model.set_parameters(save(small_recurrent(RecurrentPPO, seed=9)))

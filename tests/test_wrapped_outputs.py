@@ -9,13 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch as th
 from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, RecordEpisodeStatistics, TimeLimit, TransformReward
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from test_env_outputs import AT, BOX, UNSEEN, WRONG, Errs
 
-from helpers import VECTOR, NoiseEnv, named, small
+from helpers import BOX as BOX_ACTIONS
+from helpers import DICT, VECTOR, NoiseEnv, named, noise_envs, small
 from sb3_ppo_variants import EnvOutputError, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -330,3 +332,57 @@ def test_what_an_environment_does_inside_is_its_own_business(vec_env: Callable[.
     assert env.env_method("plan") == [(1, 0, [True, True])]
     assert env.step(np.zeros(1, int))[0] == 1
     env.close()
+
+
+class Altered(VecEnvWrapper):
+    """Alters one of what the environments return, in a reset or in the second step after it."""
+
+    def __init__(self, env: VecEnv, quantity: str, alter: Callable[[Any], Any]):
+        super().__init__(env)
+        self._quantity, self._alter, self._taken = quantity, alter, 0
+
+    def reset(self) -> Any:
+        observations = self.venv.reset()
+        return self._alter(observations) if self._quantity == "reset" else observations
+
+    def step_wait(self) -> Any:
+        self._taken += 1
+        step = dict(zip(("observation", "reward", "done", "info"), self.venv.step_wait(), strict=True))
+        if self._taken == 2 and self._quantity in step:
+            step[self._quantity] = self._alter(step[self._quantity])
+        return tuple(step.values())
+
+
+OBSERVATIONS = r"but must be an array of shape \(2, 3\)"
+NUMBERS = "but must be an array with a number for each environment"
+ALTERED: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "API of gymnasium": (
+        "reset",
+        lambda array: (array, {}),
+        rf"observation at step 0 is \(array.*, {OBSERVATIONS}",
+    ),
+    "list": ("observation", np.ndarray.tolist, rf"the observation at step 2 is \[\[.*, {OBSERVATIONS}"),
+    "tensor": ("observation", th.from_numpy, rf"the observation at step 2 is tensor.*, {OBSERVATIONS}"),
+    "columns": ("observation", lambda array: array[:, :2], rf"is an array of shape \(2, 2\), {OBSERVATIONS}"),
+    "one reward": ("reward", lambda array: array[:1], rf"the reward at step 2 is array.*, {NUMBERS}"),
+    "sum": ("reward", lambda array: float(array.sum()), rf"the reward at step 2 is .*, {NUMBERS}"),
+    "one done": ("done", lambda array: array[:1], "the done at step 2 .* an array with True or False for each"),
+}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", ALTERED)
+def test_wrappers_of_vectorized_environments(name: str, fast: bool) -> None:
+    quantity, alter, message = ALTERED[name]
+    env = Altered(noise_envs(BOX_ACTIONS), quantity, alter)
+    with pytest.raises(EnvOutputError, match=f"(?s){message}"):  # Arrays take several lines.
+        small(env=env, fast=fast).learn(16)
+
+
+def test_a_wrapper_of_dictionaries() -> None:
+    def cut(parts: Any) -> Any:
+        return {**parts, "vector": parts["vector"][:, :1]}
+
+    env = Altered(noise_envs(BOX_ACTIONS, DICT), "observation", cut)
+    with pytest.raises(EnvOutputError, match=r"an array of shape \(2,\) at 'digit' and an array of shape \(2, 3\) at"):
+        small(env=env).learn(16)

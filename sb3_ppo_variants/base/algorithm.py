@@ -50,6 +50,7 @@ from sb3_ppo_variants.base.checks import (
     check_replaced,
     checked,
     checked_env,
+    checked_steps,
     settings_kept,
 )
 from sb3_ppo_variants.base.together import SharedRollout
@@ -322,7 +323,7 @@ class PPOBase(SavedAlgorithm):
             engine = choose(plan, self.fast).backend
             with engine.prepared(plan, updating=False):
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                steps = shared.watch(fast_steps(env))
+                steps = shared.watch(checked_steps(fast_steps(env), self))
                 going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
             if going:
                 callback.on_rollout_end()

@@ -20,8 +20,8 @@ VARIANTS = "sb3_ppo_variants.variants"
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
 NEEDED = ("policy_class", "observation_space", "action_space")
-# For loading, sb3-contrib's recurrent and maskable PPO differ from SB3's PPO only in their policies.
-CONTRIB = "sb3_contrib."
+# For loading, they differ from SB3's PPO only in the packages of their policies.
+CONTRIBS = {"sb3_contrib.common.maskable": "MaskablePPO", "sb3_contrib.common.recurrent": "RecurrentPPO"}
 # Arguments of the constructor whose attributes have other names.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
 # Arguments of the constructor that from_ppo() takes itself, or not at all.
@@ -56,8 +56,9 @@ def check_class(cls: type[BaseAlgorithm], archive: Archive, converts: bool = Fal
     if missing:
         raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
     if not (converts or getattr(cls, "reads_sb3s_ppo", False)):
-        whose = "sb3-contrib" if archive.policy_module.startswith(CONTRIB) else "SB3"
-        raise OtherClassError(archive.name, DATA, f"is of {whose}'s PPO, not of {cls.__name__}; {how}")
+        found = [name for package, name in CONTRIBS.items() if archive.policy_module.startswith(package)]
+        whose = f"sb3-contrib's {found[0]}" if found else "SB3's PPO"
+        raise OtherClassError(archive.name, DATA, f"is of {whose}, not of {cls.__name__}; {how}")
 
 
 def check_known(cls: type[BaseAlgorithm], archive: Archive, env: GymEnv | None, arguments: Values) -> None:
