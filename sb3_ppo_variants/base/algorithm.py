@@ -40,13 +40,12 @@ from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.base import together
 from sb3_ppo_variants.base.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.base.checks import (
-    check_begins,
     check_buffer_for_kl,
     check_coefficients,
     check_learn,
-    check_memory,
     check_objective,
     check_overridden,
+    check_prediction,
     check_replaced,
     checked,
     checked_env,
@@ -462,19 +461,8 @@ class PPOBase(SavedAlgorithm):
         :raises ArgumentError: if masks are missing or do not fit, or the policy takes none, or if ``state`` or
             ``episode_start`` belong to another number of environments
         """
+        given = check_prediction(self, observation, state, episode_start, action_masks)
         policy: Any = self.policy
-        kind = kind_of(policy)
-        given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, self.action_space)
-        if kind.takes_masks and kind.has_memory:
-            check_begins(state, episode_start)
-        remembers = kind.has_memory and (state is not None or episode_start is not None)
-        if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
-            tensors = policy.obs_to_tensor(observation)[0]
-            n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
-            if given:
-                masks.check_number(len(given[masks.METHOD]), n_observations)
-            if remembers:
-                check_memory(() if state is None else state, episode_start, n_observations)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )

@@ -19,6 +19,7 @@ from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.backends.native.library import native_test
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError
+from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.capabilities import inner
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.guards.outputs import Watch, show
@@ -26,7 +27,7 @@ from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.layout import Actions, parts_of
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.kind import first_state, without_traces
+from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
 from sb3_ppo_variants.rollouts.buffer import WithParameters
 from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -235,7 +236,34 @@ def checked_steps(steps: Steps, model: OnPolicyAlgorithm) -> Steps:
     return steps
 
 
-def check_begins(state: object, episode_start: np.ndarray | None) -> None:
+def check_prediction(
+    model: OnPolicyAlgorithm,
+    observation: np.ndarray | dict[str, np.ndarray],
+    state: Sequence[np.ndarray] | None,
+    episode_start: np.ndarray | None,
+    action_masks: np.ndarray | None,
+) -> dict[str, np.ndarray]:
+    """Check the arguments of ``predict``.
+
+    :return: the masks, as an argument of the policy's ``predict``, if it takes any
+    :raises ArgumentError: if masks or the memory are missing, or are not those of the environments observed
+    """
+    policy, kind = model.policy, kind_of(model.policy)
+    given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, model.action_space)
+    if kind.takes_masks and kind.has_memory:
+        _check_begins(state, episode_start)
+    remembers = kind.has_memory and (state is not None or episode_start is not None)
+    if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+        tensors = policy.obs_to_tensor(observation)[0]
+        n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
+        if given:
+            masks.check_number(len(given[masks.METHOD]), n_observations)
+        if remembers:
+            _check_memory(() if state is None else state, episode_start, n_observations)
+    return given
+
+
+def _check_begins(state: object, episode_start: np.ndarray | None) -> None:
     """Check that the memory of a policy with masks is not lost, as in sb3-contrib's evaluation with masks.
 
     :raises ArgumentError: if episodes go on, but their states are missing
@@ -248,7 +276,7 @@ def check_begins(state: object, episode_start: np.ndarray | None) -> None:
         )
 
 
-def check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, n_observations: int) -> None:
+def _check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, n_observations: int) -> None:
     """Check that the states of an LSTM, and the starts of episodes, are those of as many environments as observed.
 
     :raises ArgumentError: if they are not
