@@ -70,6 +70,9 @@ def test_modules_of_the_user_are_recorded_with_a_digest(tmp_path: Path, monkeypa
     ):
         assert own_modules(run) == {"of_the_user": hashlib.sha256(MODULE.encode()).hexdigest()[:12]}, run
     assert own_modules(run_of(objective="Clipped(0.2)", learning_rate="lin_0.0003")) == {}
+    # This process goes on with what it has imported.
+    Path(str(module.__file__)).write_text(MODULE + "CHANGED = True")
+    assert own_modules(run_of("of_the_user:Still")) == {"of_the_user": hashlib.sha256(MODULE.encode()).hexdigest()[:12]}
     sys.modules.pop("of_the_user")
 
 

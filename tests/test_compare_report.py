@@ -415,3 +415,49 @@ def test_without_settings_of_the_paper_its_table_is_left_out(tmp_path: Path) -> 
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
     assert "| sb3_ppo | 2 | 1 | 1.00 |" in text and "Comparison with the paper's Table 1" not in text
+
+
+def failed(label: str, env: str, seed: int) -> Any:
+    of_finished = ("score", "steps", "last_returns", "episodes")
+    whole = record(label, env, seed, None, status="failed", error="ValueError")
+    return {name: value for name, value in whole.items() if name not in of_finished}
+
+
+def test_settings_and_environments_of_which_all_runs_failed(tmp_path: Path) -> None:
+    lost = [failed("trpo", env, seed) for env in ("A-v0", "B-v0") for seed in range(3)]
+    of_env = [failed(label, "C-v0", 0) for label in ("sb3_ppo", "ppo_clip")]
+    write(tmp_path, [*RECORDS, *lost, *of_env])
+    assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
+    text, tex = text_of(tmp_path / "report.md"), " ".join((tmp_path / "appendix/appendix.tex").read_text().split())
+    assert "Without C-v0, where no run beats the random policy, or the random policy or every other" in text
+    assert "Without such a seed: trpo." in text
+    assert "--algos ppo_clip sb3_ppo trpo --envs A-v0 B-v0 C-v0 --seeds 3" in text
+    assert "We trained 3 settings in 3 environments" in tex and "Means leave out C-v0, where no run" in tex
+    assert "Without a seed in every environment: trpo." in tex
+    [found] = json.loads((tmp_path / "appendix/findings.json").read_text())
+    assert (found["incomplete"], found["without_scale"], len(found["failed"])) == (["trpo"], ["C-v0"], 8)
+    assert found["doubts"] == {label: "1 of 5 runs have no score" for label in ("sb3_ppo", "ppo_clip")}
+
+
+def test_one_setting_beside_one_that_failed(tmp_path: Path) -> None:
+    kept = [each for each in RECORDS if each["label"] != "sb3_ppo"]
+    write(tmp_path, [*kept, failed("trpo", "A-v0", 0)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "no other setting has a seed in every environment" in text_of(tmp_path / "report.md")
+
+
+def test_nothing_is_tested_without_scores(tmp_path: Path) -> None:
+    write(tmp_path, [each for each in RECORDS if each["label"] != RANDOM])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "normalised scores in every environment, so nothing is tested" in text_of(tmp_path / "report.md")
+
+
+def test_whole_rollouts_that_are_far_more_than_was_asked_for(tmp_path: Path) -> None:
+    def changed(of_clip: int) -> Any:
+        return [{**each, "steps": of_clip} if each["label"] == "ppo_clip" else each for each in RECORDS]
+
+    for steps, says in ((105, False), (2048, True)):
+        write(tmp_path / str(steps), changed(steps))
+        assert main(["report", "--out", str(tmp_path / str(steps))]) == 0
+        line = "steps that were made, in whole rollouts: 2,048 (ppo_clip), 100 (sb3_ppo)"
+        assert (line in text_of(tmp_path / str(steps) / "report.md")) == says

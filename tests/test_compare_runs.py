@@ -17,6 +17,7 @@ from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.backends import Pool
 from sb3_ppo_variants.compare.execution import LAST, RunState
+from sb3_ppo_variants.compare.records import rounded, trailing_means
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import Episodes, build
 
@@ -48,6 +49,13 @@ def test_a_record_says_what_was_learned(tmp_path: Path) -> None:
     saved = PPOClip.load(tmp_path / "checkpoints" / record["name"] / "model")
     parameters = zip(saved.policy.parameters(), model.policy.parameters(), strict=True)
     assert all((a == b).all() for a, b in parameters)
+
+
+def test_small_returns_keep_their_digits() -> None:
+    returns = [12345.678901, -1.23456789, 0.123456, -0.0000562349, 0.0]
+    assert [rounded(value) for value in returns] == [12345.6789, -1.2346, 0.1235, -0.00005623, 0.0]
+    means = trailing_means([1, 2], [-0.00005623, -0.00001], 2)
+    assert means[0] is None and means[-1] == -0.00003312
 
 
 @pytest.mark.usefixtures("in_process")

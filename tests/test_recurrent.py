@@ -1,6 +1,7 @@
 """On its reference path, PPOClip with an LSTM matches sb3-contrib's RecurrentPPO bit for bit."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from helpers import ACTION_SPACES, BOX, DICT, IMAGE, VARIANTS, VECTOR, LogRecord
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
+    NonFiniteError,
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
@@ -172,13 +174,30 @@ def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
     three, two = np.zeros((3, 3), np.float32), np.zeros((2, 3), np.float32)
     _, state = model.predict(three)
     model.predict(three, state, np.zeros(3, bool))
-    with pytest.raises(ArgumentError, match=r"^state is for 3 environments, but there are 2 observations: pass what"):
+    with pytest.raises(
+        ArgumentError, match=r"^state is for 3 environments, but there are 2 observations: pass the state"
+    ):
         model.predict(two, state)
     _, state = model.predict(two)
     with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
         model.predict(two, state, np.zeros(3, bool))
     with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
         model.predict(two, episode_start=np.ones(3, bool))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_training_goes_on_after_numbers_that_are_not_finite(memory: str, fast: bool) -> None:
+    """The states of the critic are NaN when the error is raised, and 0 times NaN is NaN."""
+    model = small_recurrent(PPOClip, policy_kwargs={**SMALL, "memory": memory}, fast=fast)
+    good = deepcopy(model.get_parameters())
+    for parameter in model.policy.lstm_critic.parameters():
+        parameter.data.fill_(float("nan"))
+    with pytest.raises(NonFiniteError):
+        model.learn(16)
+    model.set_parameters(good)
+    model.learn(64)
+    assert all(state.isfinite().all() for states in model._last_lstm_states for state in states)
 
 
 def test_memory_is_learned() -> None:

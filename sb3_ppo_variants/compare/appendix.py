@@ -135,14 +135,14 @@ def chapter(comparison: Comparison, baseline: str, out: Path) -> str:
 
 def _methods(comparison: Comparison) -> str:
     """Write a paragraph about the runs and the statistics, with citations."""
-    own = comparison.own
+    own, (labels, envs) = comparison.own, comparison.tried
     said = []
     if own.records:
         seeds = own.table.groupby(["label", "env"])["score"].count()
         versions = {f"{name} {of}" for record in own.records for name, of in record["versions"].items()}
         trained = TRAINED.format(
-            settings=tables.say_count(own.labels, "setting"),
-            envs=tables.say_count(own.envs, "environment"),
+            settings=tables.say_count({*labels} - {*comparison.added}, "setting"),
+            envs=tables.say_count(envs, "environment"),
             seeds=" to ".join(map(str, sorted({seeds.min(), seeds.max()}))),
             steps=" or ".join(f"{number:,}" for number in sorted(own.table["timesteps"].unique())),
             versions=f" ({escape_latex(', '.join(sorted(versions)))})" if versions else "",
@@ -152,6 +152,11 @@ def _methods(comparison: Comparison) -> str:
         said.append(f"{DOUBTFUL_RUNS} ({escape_latex(doubts)}).")
     if pairs := math.comb(sum(len(own) > 1 for own in comparison.tested.values()), 2):
         said.append(TESTED.format(pairs=f"all {pairs} pairs" if pairs > 1 else "the single pair"))
+    if comparison.without_scale:
+        said.append(f"Means leave out {escape_latex(', '.join(comparison.without_scale))}, {tables.WITHOUT_SCALE}.")
+    if comparison.incomplete:
+        said.append(f"Without a seed in every environment: {escape_latex(', '.join(comparison.incomplete))}.")
+    said += map(escape_latex, tables.warn_of_scale(comparison))
     return "\n".join(said)
 
 
@@ -219,6 +224,11 @@ def collect_findings(comparison: Comparison) -> Values:
         "title": comparison.title,
         "conditions": comparison.conditions,
         "random_policy": comparison.random_scores,
+        "without_scale": comparison.without_scale,
+        "incomplete": comparison.incomplete,
+        "doubts": comparison.doubts,
+        "warnings": tables.warn_of_scale(comparison),
+        "failed": [{name: record[name] for name in ("label", "env", "seed")} for record in comparison.failed],
         "runs": frame.astype(object).where(frame.notna(), None).to_dict("records"),
         "settings": settings,
         "pairs": pairs,

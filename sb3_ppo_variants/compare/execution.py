@@ -28,7 +28,7 @@ from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.base.callbacks import tell
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.provenance import circumstances, commit, installed_versions, numerics, own_modules
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest, rounded
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
@@ -232,7 +232,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     made = {"format": FORMAT, "name": run.name, "status": status, **run.identity, **result, "commit": commit()}
     described = circumstances()
     described["versions"] |= installed_versions()
-    return cast(Record, {**made, **described, "modules": own_modules(run), "wall_seconds": wall, "cpu_seconds": cpu})
+    return cast(Record, {"modules": own_modules(run), **made, **described, "wall_seconds": wall, "cpu_seconds": cpu})
 
 
 def _train(
@@ -243,7 +243,11 @@ def _train(
     every = run.conditions.get("resume_every")
     env = model.get_env()
     assert env is not None
-    computed: Result = {"numerics": numerics(model), "vec_env": type(env.unwrapped).__name__}
+    computed: Result = {
+        "numerics": numerics(model),
+        "vec_env": type(env.unwrapped).__name__,
+        "modules": own_modules(run),
+    }
     with ExitStack() as stack:
         learn: Callable[..., object] = model.learn
         callbacks: list[BaseCallback] = [state]
@@ -290,7 +294,7 @@ def _act_randomly(run: Run, made: Recipe, state: RunState) -> tuple[int, Result]
         *_, infos = env.step(random_actions(env, space))
         state.note(steps, infos)
     env.close()
-    return steps, {"numerics": numerics(None), "vec_env": type(env.unwrapped).__name__}
+    return steps, {"numerics": numerics(None), "vec_env": type(env.unwrapped).__name__, "modules": own_modules(run)}
 
 
 def _measure(episodes: Episodes, steps: int) -> Result:
@@ -300,10 +304,10 @@ def _measure(episodes: Episodes, steps: int) -> Result:
             raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
     if not math.isfinite(sum(map(abs, episodes.returns))):
         raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
-    episodes.returns = [round(value, 4) for value in episodes.returns]
+    episodes.returns = [rounded(value) for value in episodes.returns]
     last = episodes.returns[-LAST:]
     return {
-        "score": round(float(np.mean(last)), 4) if last else None,
+        "score": rounded(float(np.mean(last))) if last else None,
         "steps": steps,
         "last_returns": last,
         "episodes": {"ends": episodes.ends, "returns": episodes.returns},

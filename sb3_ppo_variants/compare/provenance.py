@@ -67,6 +67,12 @@ def packaged_modules() -> set[str]:
     return {*packages_distributions(), *sys.stdlib_module_names, __name__.partition(".")[0], ""}
 
 
+@cache
+def _digest(file: str) -> str:
+    """Hash a file, once: a process goes on with the code that it has imported, even if the file changes."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+
+
 def own_modules(run: Run) -> dict[str, str]:
     """Hash each imported module that a run names and that no installed package contains."""
     spec = gym.registry.get(run.env.rpartition(":")[2])
@@ -75,7 +81,7 @@ def own_modules(run: Run) -> dict[str, str]:
     paths = {path for word in words for path in (word, word.rpartition(".")[0])}
     own = [path for path in sorted(paths) if path.partition(".")[0] not in packaged_modules()]
     files = {path: getattr(sys.modules.get(path), "__file__", None) for path in own}
-    return {path: hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] for path, file in files.items() if file}
+    return {path: _digest(file) for path, file in files.items() if file}
 
 
 @cache

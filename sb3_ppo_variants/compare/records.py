@@ -220,7 +220,12 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
     """
     ended = count_ended(ends, steps)
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
-    return [round(float(np.mean(returns[max(end - LAST, 0) : end])), 4) if end else None for end in ended]
+    return [rounded(float(np.mean(returns[max(end - LAST, 0) : end]))) if end else None for end in ended]
+
+
+def rounded(value: float) -> float:
+    """Round a return for a record: to four digits after the point, or more where it is small."""
+    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 def curve(record: Record, steps: int | None = None) -> list[float | None]:

@@ -43,6 +43,7 @@ Scores are shifted and scaled in each environment so that the random policy (mea
 comparison 1. Only seeds with a run in every environment count. Intervals are 95% t intervals over seeds, widened for
 skewed scores; each is about one number, without a correction for how many there are. With fewer than four seeds in one
 environment, or three in two, there are none."""
+UNTESTED = "No setting has a seed with normalised scores in every environment, so nothing is tested."
 NOT_SCALING = """\
 {who} do not set this scale where others beat the random policy, so that their scores may be above 1."""
 AGAINST_BASELINE = f"""\
@@ -220,7 +221,7 @@ class Section:
         comparison = self.comparison
         table = tables.overview(comparison, self.baseline or comparison.baseline)
         if not comparison.arrays:
-            return [table, OVERVIEW]
+            return [UNTESTED, table, OVERVIEW]
         envs = scores.scaled_envs(comparison.table)
         few = tables.too_few([len(own) for own in comparison.tested.values()], len(envs))
         said = tables.verdict(comparison.ranking, few, bool(comparison.incomplete), comparison.doubts)
@@ -236,9 +237,8 @@ class Section:
         others = [NOT_SCALING.format(who=who) for who, are_there in beside.items() if are_there]
         blocks = ["### Normalised scores", NORMALISED, *others]
         scaled = scores.scaled_envs(comparison.table)
-        if left_out := ", ".join(env for env in comparison.envs if env not in scaled):
-            where = "where no run beats the random policy, or the random policy has no score"
-            blocks.append(f"Without {left_out}, {where}.")
+        if comparison.without_scale:
+            blocks.append(f"Without {', '.join(comparison.without_scale)}, {tables.WITHOUT_SCALE}.")
         if scaled:
             blocks += name_incomplete(comparison.incomplete)
         return [*blocks, *self._against(), *self._paper(), *self._pictures()] if comparison.arrays else blocks

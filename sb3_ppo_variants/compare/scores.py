@@ -163,9 +163,23 @@ class Comparison:
         return arrays(self.table)
 
     @property
+    def tried(self) -> tuple[list[str], list[str]]:
+        """The settings and the environments, with those of which every run failed."""
+        failed = [record for record in self.failed if record["label"] != RANDOM]
+        known = {label.partition(" #")[0] for label in self.labels}
+        labels = {*self.labels, *({record["label"] for record in failed} - known)}
+        return sorted(labels, key=order), sorted({*self.envs, *(record["env"] for record in failed)})
+
+    @property
     def incomplete(self) -> list[str]:
         """The settings that have runs, but none that count."""
-        return [label for label in self.labels if label not in self.arrays]
+        return [label for label in self.tried[0] if label not in self.arrays]
+
+    @property
+    def without_scale(self) -> list[str]:
+        """The environments without normalised scores."""
+        scaled = scaled_envs(self.table)
+        return [env for env in self.tried[1] if env not in scaled]
 
     @cached_property
     def doubts(self) -> dict[str, str]:

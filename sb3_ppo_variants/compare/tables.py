@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -45,6 +45,9 @@ tests allow."""
 DOUBTFUL = """\
 Settings with runs without a score are not called better, because these runs may be their worst. Those recorded
 elsewhere are not tested: their scores are of another part of training."""
+WITHOUT_SCALE = "where no run beats the random policy, or the random policy or every other run has no score"
+# Reports say how many steps were made if a run made more than this multiple of what was asked for.
+MOST_ROUNDED = 1.05
 # Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
 CLEARLY = 5
 
@@ -184,6 +187,7 @@ def summarize(comparison: Comparison) -> str:
         *_conditions(comparison),
         f"runs: {len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
         *([f"steps of a run: {', '.join(f'{number:,}' for number in steps)}"] if steps else []),
+        *_whole_rollouts(comparison.own.records),
         *(["runs of different versions are compared here"] if len(versions) > 1 else []),
         *(f"versions: {line}" for line in versions),
         *(f"commit: {commit}" for commit in sorted({record.get("commit") or "" for record in everything}) if commit),
@@ -191,6 +195,18 @@ def summarize(comparison: Comparison) -> str:
         *_provenance(comparison.records),
     ]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _whole_rollouts(records: Sequence[Record]) -> list[str]:
+    """Say in a line how many steps were made where whole rollouts are far more than what was asked for."""
+    if all(record["steps"] <= MOST_ROUNDED * record["timesteps"] for record in records):
+        return []
+    made: dict[str, set[int]] = defaultdict(set)
+    for record in records:
+        made[record["label"]].add(record["steps"])
+    ranges = {label: " to ".join(f"{steps:,}" for steps in sorted({min(of), max(of)})) for label, of in made.items()}
+    said = ", ".join(f"{steps} ({escape_markdown(label)})" for label, steps in ranges.items())
+    return [f"steps that were made, in whole rollouts: {said}"]
 
 
 def _provenance(records: Sequence[Record]) -> list[str]:
@@ -319,7 +335,7 @@ def _by_setting(frame: pd.DataFrame) -> pd.DataFrame:
 def command(comparison: Comparison) -> str | None:
     """Write the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
     conditions = comparison.conditions
-    labels = comparison.labels
+    labels, envs = comparison.tried
     if conditions["file"] is not None or any("#" in label for label in labels):
         return None
     name = conditions["preset"]
@@ -338,8 +354,9 @@ def command(comparison: Comparison) -> str | None:
         words += [] if conditions.get(option) is None else write_option(option, conditions[option])
     if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
         words += ["--algos", *(label.replace(" ", ":", 1) for label in labels)]
-    words += ["--envs", *comparison.envs]
-    return shlex.join([*words, "--seeds", str(1 + max(record["seed"] for record in comparison.records))])
+    words += ["--envs", *envs]
+    seeds = {record["seed"] for record in [*comparison.records, *comparison.failed]}
+    return shlex.join([*words, "--seeds", str(1 + max(seeds))])
 
 
 def verdict(ranking: Sequence[Ranked], few: str, incomplete: bool, doubts: Mapping[str, str] | None = None) -> str:

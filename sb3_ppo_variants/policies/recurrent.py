@@ -212,7 +212,12 @@ class RecurrentActing(ActingPolicy):
 
     def __init__(self, kind: Recurrent, model: OnPolicyAlgorithm):
         super().__init__(kind, model)
-        self._states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
+        # Where an episode begins, states are multiplied by 0, which leaves those that are not finite. An error has
+        # ended training then, after which episodes begin anew.
+        states: RNNStates = model._last_lstm_states  # type: ignore[attr-defined]
+        begins = th.as_tensor(model._last_episode_starts, device=kind.policy.device).bool()[None, :, None]
+        kept = (tuple(th.where(begins & ~state.isfinite(), 0.0, state) for state in of_lstm) for of_lstm in states)
+        self._states = RNNStates(*kept)
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
