@@ -124,7 +124,7 @@ def test_buffers_can_be_pickled(policy: str, buffer_class: Any) -> None:
 def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: Any, buffer_class: Any) -> None:
     model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, rollout_buffer_class=buffer_class)
     if variant in PENALISED and buffer_class is WholeBuffer:
-        without = r"^rollout_buffer_class: this buffer's minibatches come without .* a named tuple, as SB3's does$"
+        without = r"^rollout_buffer_class: the minibatches of this buffer lack .* a named tuple, as in SB3$"
         with pytest.raises(ArgumentError, match=without):
             model.learn(64)
     else:
@@ -183,6 +183,6 @@ def test_a_buffer_of_sb3_in_place_of_the_model_s() -> None:
         if variant not in PENALISED:
             assert model.learn(32).num_timesteps == 32
             continue
-        with pytest.raises(ArgumentError, match=r"replaced by a RolloutBuffer, .*pass rollout_buffer_class="):
+        with pytest.raises(ArgumentError, match=r"now a RolloutBuffer, .*pass rollout_buffer_class="):
             model.learn(32)
         assert model.num_timesteps == 0
