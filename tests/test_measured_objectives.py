@@ -122,6 +122,8 @@ def test_what_other_pages_say(measured: scores.Comparison) -> None:
     assert "none of the other nineteen is better than `PPOClip` beyond noise, and six are worse" in advice
     assert "Four of these six are the ones that change the policy most in an update" in advice
     assert {*sorted(medians, key=lambda label: -medians[label][0])[:4]} <= labels_in(WORSE)
-    assert f"six are equivalent to it, and six are worse: {WORSE}" in one_line(section("The objectives of later papers"))
+    assert f"six are equivalent to it, and six are worse: {WORSE}" in one_line(
+        section("The objectives of later papers")
+    )
     readme = (ROOT / "README.md").read_text()
     assert "[in five tasks][objectives], none of them is better than `PPOClip` beyond noise" in readme
