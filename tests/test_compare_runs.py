@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from comparing import ALGOS, SHORT, InProcess, Lost, compare, contents, files, planned, record, write, written
@@ -16,8 +17,8 @@ from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import backends, records
 from sb3_ppo_variants.compare.backends import Pool
-from sb3_ppo_variants.compare.execution import LAST, RunState
-from sb3_ppo_variants.compare.records import rounded, trailing_means
+from sb3_ppo_variants.compare.execution import LAST, RunState, _measure
+from sb3_ppo_variants.compare.records import decimals, trailing_means
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import Episodes, build
 
@@ -52,10 +53,13 @@ def test_a_record_says_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_small_returns_keep_their_digits() -> None:
-    returns = [12345.678901, -1.23456789, 0.123456, -0.0000562349, 0.0]
-    assert [rounded(value) for value in returns] == [12345.6789, -1.2346, 0.1235, -0.00005623, 0.0]
-    means = trailing_means([1, 2], [-0.00005623, -0.00001], 2)
-    assert means[0] is None and means[-1] == -0.00003312
+    assert [decimals(returns) for returns in ([12.0, 1e-9], [-1.0], [0.0], [], [0.5, 1e-9], [-5.6e-5, 0.0])] == [
+        4, 4, 4, 4, 5, 9,
+    ]  # fmt: skip
+    assert trailing_means([1, 2], [-0.000056239, -0.00001], 2)[-1] == -0.00003312
+    assert trailing_means([1, 2], [-0.000056239, 3.0], 2)[-1] == 1.5
+    measured = _measure(cast(Any, SimpleNamespace(returns=[-0.0000562391, 0.0], ends=[1, 2])), 2)
+    assert measured["last_returns"] == [-0.000056239, 0.0] and measured["score"] == -0.00002812
 
 
 @pytest.mark.usefixtures("in_process")

@@ -28,7 +28,7 @@ from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.base.callbacks import tell
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.provenance import circumstances, commit, installed_versions, numerics, own_modules
-from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, digest, rounded
+from sb3_ppo_variants.compare.records import FORMAT, LAST, SPANS, Record, Result, decimals, digest
 from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.guards.masks import own_space, random_actions
@@ -304,10 +304,11 @@ def _measure(episodes: Episodes, steps: int) -> Result:
             raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
     if not math.isfinite(sum(map(abs, episodes.returns))):
         raise ValueError(f"the returns are too large for a mean, up to {max(episodes.returns, key=abs)}")
-    episodes.returns = [rounded(value) for value in episodes.returns]
+    digits = decimals(episodes.returns)
+    episodes.returns = [round(value, digits) for value in episodes.returns]
     last = episodes.returns[-LAST:]
     return {
-        "score": rounded(float(np.mean(last))) if last else None,
+        "score": round(float(np.mean(last)), digits) if last else None,
         "steps": steps,
         "last_returns": last,
         "episodes": {"ends": episodes.ends, "returns": episodes.returns},

@@ -220,12 +220,14 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
     """
     ended = count_ended(ends, steps)
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
-    return [rounded(float(np.mean(returns[max(end - LAST, 0) : end]))) if end else None for end in ended]
+    digits = decimals(returns)
+    return [round(float(np.mean(returns[max(end - LAST, 0) : end])), digits) if end else None for end in ended]
 
 
-def rounded(value: float) -> float:
-    """Round a return for a record: to four digits after the point, or more where it is small."""
-    return round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
+def decimals(returns: Sequence[float]) -> int:
+    """Choose to how many digits after the point a record rounds returns: four, or more if all of them are small."""
+    largest = max(map(abs, returns), default=0.0)
+    return 4 if largest >= 1 or largest == 0 else 4 - math.floor(math.log10(largest))
 
 
 def curve(record: Record, steps: int | None = None) -> list[float | None]:
