@@ -9,11 +9,12 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import FlattenObservation, TransformReward
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -110,20 +111,21 @@ def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen(capsys, "Hopper-v5", 2, wrapper_class=FlattenObservation) == "DummyVecEnv"
 
 
-class NegatedHopper(HopperEnv):
-    def step(self, action: Any) -> Any:
-        observation, reward, *others = super().step(action)
-        return (observation, -float(reward), *others)
+def negated(cls: Any) -> Any:
+    """Make an environment whose rewards have the other sign."""
+    return lambda **arguments: TransformReward(cls(**arguments), lambda reward: -float(reward))
 
 
-@pytest.mark.parametrize("env_id", ["Hopper-v5", "CartPole-v1"])
-def test_an_id_that_was_registered_again(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batches would simulate the environment that had the id before."""
-    again = EnvSpec(env_id, entry_point=NegatedHopper, max_episode_steps=1000)
+@pytest.mark.parametrize(("env_id", "cls"), [("Hopper-v5", HopperEnv), ("CartPole-v1", CartPoleEnv)])
+def test_an_id_that_was_registered_again(env_id: str, cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo's batches and EnvPool would simulate the environment that had the id before."""
+    again = EnvSpec(env_id, entry_point=negated(cls), max_episode_steps=1000)
     monkeypatch.setitem(gym.registry, env_id, again)
     env = make_fast_vec_env(env_id, 2, verbose=0)
     env.reset()
-    assert type(env.unwrapped) is DummyVecEnv and (env.step(np.zeros((2, 3), np.float32))[1] < 0).all()
+    env.action_space.seed(0)
+    actions = np.array([env.action_space.sample() for _ in range(2)])
+    assert type(env.unwrapped) is DummyVecEnv and (env.step(actions)[1] < 0).all()
     with pytest.raises(ArgumentError, match=f"'{env_id}' was registered again|allowed: a MujocoTask"):
         make_mujoco_vec_env(env_id, 2)
 

@@ -40,7 +40,6 @@ class OwnObjective:
         self._old_parameters, self._columns = update.old_parameters, update.columns
         self._divergences = divergences_of(plan.kind.policy.action_dist)
         self._written: Set[str] = set()
-        self._is_checked = False
         rows, dtype = min(plan.batch_size, len(permutation)), update.dtype
         states, columns = ["log_ratio", "entropy"], {}
         if plan.objective.needs_kl:
@@ -106,8 +105,7 @@ class OwnObjective:
             batch: Batch[th.Tensor] = Batch(None, th.from_numpy(advantages.copy()), source=read)
             loss = self._plan.objective.loss(batch)
         check_loss(loss, self._plan.objective, "policy")
-        if not self._is_checked:  # One minibatch is like another.
-            self._is_checked = True
+        if not self._written:  # In the first minibatch, which the others are like.
             _check_leaves(loss, self._plan.objective, leaves.values())
         self._losses[: len(rows)] = loss.item()
         found = th.autograd.grad(loss, [*leaves.values()], allow_unused=True)
