@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install compare table1 train test lint types unit test-slow test-native test-newest fuzz \
-	test-upstream test-upstream-contrib learning throughput throughput-bars stepping cold peers guard-cost gallery docs \
+	test-upstream test-upstream-contrib learning throughput throughput-bars stepping cold peers gallery docs \
 	docs-serve docs-links clean
 
 help:  ## List the targets
@@ -118,9 +118,6 @@ cold: $(INSTALLED)  ## Compare the time and memory of whole processes with SB3's
 
 peers: $(INSTALLED)  ## Compare the speed with other packages, installed into the folder peers (half an hour)
 	$(BIN)/python -m benchmarks peers --install
-
-guard-cost: $(INSTALLED)  ## Measure the overhead of the guards (a quarter of an hour)
-	$(BIN)/python -m benchmarks guard --reference
 
 gallery: $(INSTALLED)  ## Train with the recipes and write docs/gallery; skips runs that are recorded (days in all)
 	$(BIN)/python -m benchmarks gallery

@@ -1,4 +1,4 @@
-"""Measure the package: how fast it trains, what its guards cost, and what the pages say about it."""
+"""Measure the package: how fast it trains, and what the pages say about it."""
 
 import ast
 import sys
@@ -17,7 +17,6 @@ TOOLS = {
     "cores": "cores",
     "figures": "figures.command",
     "gallery": "gallery",
-    "guard": "guard",
     "interpolation": "figures.interpolation",
     "kl-estimators": "figures.estimators",
     "parts": "parts",

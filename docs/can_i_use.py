@@ -26,8 +26,8 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.guards.masks import choices
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import Processes
 
 PAGE = Path(__file__).with_suffix(".md")

@@ -26,7 +26,7 @@ def main(timesteps: int) -> None:
     env = make_vec_env("Pendulum-v1", n_envs=4, seed=1)
     model = PPOAdaptiveKL("MlpPolicy", env, learning_rate=1e-3, n_steps=256, gamma=0.9, desired_kl=0.01, seed=1)
     model.learn(timesteps, callback=PrintKL())
-    print(f"beta is now {model.current_kl_coef:g}")
+    print(f"beta is now {model.kl_coef:g}")
 
 
 if __name__ == "__main__":

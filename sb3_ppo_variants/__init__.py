@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
     from sb3_ppo_variants.processes import init_processes
     from sb3_ppo_variants.saving import ExactCheckpointCallback
+    from sb3_ppo_variants.separate import SeparateUpdates
+    from sb3_ppo_variants.step_size import KLAdaptive
     from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
-    from sb3_ppo_variants.updates import KLAdaptive, SeparateUpdates
     from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "1.0.0"
@@ -83,7 +84,8 @@ _MODULES = {
     "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
     "processes": ["init_processes"],
     "stops": ["ApproximateKL", "EarlyStop", "ExactKL", "RatioDeviation"],
-    "updates": ["KLAdaptive", "SeparateUpdates"],
+    "separate": ["SeparateUpdates"],
+    "step_size": ["KLAdaptive"],
     "variants": [name for name in __all__ if name.startswith("PPO")],
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

@@ -9,9 +9,9 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_ppo_variants.base.callbacks import tell
+from sb3_ppo_variants.callbacks import tell
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.guards.masks import METHOD
-from sb3_ppo_variants.rollouts.loop import Told
 
 __all__ = ["MaskedEvalCallback", "WithMasks"]
 

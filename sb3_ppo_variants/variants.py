@@ -14,15 +14,16 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
 from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
-from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.checks import check_coefficients
+from sb3_ppo_variants.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
+from sb3_ppo_variants.ppo import PPOBase
+from sb3_ppo_variants.statistics import LOGGED
+from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates import KLAdaptive, NormalizeAdvantage, Updates
-from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
+from sb3_ppo_variants.update import NormalizeAdvantage, Updates
 
 # Arguments of a class, by name.
 Kwargs: TypeAlias = dict[str, Any]
@@ -143,8 +144,8 @@ class PPOAdaptiveKL(PPOBase):
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
     :param desired_kl: d_targ, > 0, in nats per state
-    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. If you change the attribute later,
-        or pass another value to ``load``, the adaptation begins anew with it
+    :param kl_coef: the initial beta, in [1e-6, 1e6]; beta stays within these bounds. The attribute is the current beta:
+        each update adapts it, files keep it, and you may set it
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     :raises MissingKLError: if the policy's distribution has no registered KL
     """
@@ -153,15 +154,10 @@ class PPOAdaptiveKL(PPOBase):
         "clip_range": POSITIVE.or_schedule().or_none(),
         "desired_kl": POSITIVE,
         "kl_coef": KL_COEF,
-        "_adapted_kl_coef": KL_COEF.or_none(),
-        "_adapted_from": KL_COEF.or_none(),
     }
     clip_range: float | Schedule | None
     desired_kl: float
     kl_coef: float
-    # State, not arguments: beta, and the kl_coef with which its adaptation began. Both are saved with the model.
-    _adapted_kl_coef: float | None = None
-    _adapted_from: float | None = None
 
     def __init__(
         self,
@@ -202,20 +198,12 @@ class PPOAdaptiveKL(PPOBase):
     ):
         super().__init__(**given_in(locals()))
 
-    @property
-    def current_kl_coef(self) -> float:
-        """Beta, as adapted so far."""
-        if self._adapted_kl_coef is None or self._adapted_from not in (None, self.kl_coef):
-            return float(self.kl_coef)
-        return self._adapted_kl_coef
-
     def _objective(self) -> AdaptiveKL:
         clip_range = None if self.clip_range is None else self.current_argument("clip_range")
-        return AdaptiveKL(kl_coef=self.current_kl_coef, desired_kl=self.desired_kl, clip_range=clip_range)
+        return AdaptiveKL(kl_coef=float(self.kl_coef), desired_kl=self.desired_kl, clip_range=clip_range)
 
-    def _keep_objective(self, used: Objective, kl: float | None) -> None:
-        assert isinstance(used, AdaptiveKL)
-        self._adapted_kl_coef, self._adapted_from = used.after_update(kl).kl_coef, float(self.kl_coef)
+    def _after_update(self, kl: float | None) -> None:
+        self.kl_coef = self._objective().after_update(kl).kl_coef
 
 
 @documented_like(PPOClip)
@@ -276,14 +264,9 @@ class PPOFixedKL(PPOBase):
     ):
         super().__init__(**given_in(locals()))
 
-    @property
-    def current_kl_coef(self) -> float:
-        """Beta at the current training progress."""
-        return self.current_argument("kl_coef")
-
     def _objective(self) -> KLPenalized:
         clip_range = None if self.clip_range is None else self.current_argument("clip_range")
-        return KLPenalized(kl_coef=self.current_kl_coef, clip_range=clip_range)
+        return KLPenalized(kl_coef=self.current_argument("kl_coef"), clip_range=clip_range)
 
 
 @documented_like(PPOClip)
@@ -396,12 +379,12 @@ class PPOCustom(PPOBase):
         progress_remaining = max(self._current_progress_remaining, 0.0)
         return self._returned("at", self.objective.at(progress_remaining))
 
-    def _keep_objective(self, used: Objective, kl: float | None) -> None:
+    def _after_update(self, kl: float | None) -> None:
         self.objective = self._returned("after_update", self.objective.after_update(kl))
 
     def _returned(self, method: str, objective: object) -> Objective:
         if not isinstance(objective, Objective):
             name = type(self.objective).__name__
             raise ArgumentError(f"{name}.{method} returned {objective!r}; allowed: an objective, such as self")
-        check_coefficients(objective, LOGGED_BY_UPDATES)
+        check_coefficients(objective, LOGGED)
         return objective

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -18,6 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch.nn.utils import parameters_to_vector
 
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.rollout import draw_minibatches
 
 # Untyped, because tests pass them arguments from tables.
 VARIANTS: list[Any] = [PPOClip, PPOAdaptiveKL, PPOFixedKL, PPOUnclipped]
@@ -119,7 +121,7 @@ def in_double_precision(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     monkeypatch.setattr(TanhBijector, "inverse", staticmethod(lambda actions: inverse(actions.double())))
     monkeypatch.setattr(stable_baselines3.common.policies, "preprocess_obs", double)
     model.policy.double()
-    model.rollout_buffer.old_parameters = None  # They are recomputed from the policy in double precision.
+    model.old_policy = None  # They are recomputed from the policy in double precision.
     for name in ("values", "log_probs", "advantages", "returns"):
         setattr(model.rollout_buffer, name, getattr(model.rollout_buffer, name).astype(np.float64))
 
@@ -203,3 +205,9 @@ class LogRecorder(BaseCallback):
 def named(value: object) -> str:
     """Return a name for a test case that is the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def with_old_parameters(model: Any, batch_size: int) -> Iterator[tuple[Any, Any, tuple[th.Tensor, ...]]]:
+    """Draw the minibatches of the last rollout, each with its rows and the old parameters of these."""
+    for read, rows in draw_minibatches(model.rollout_buffer, batch_size):
+        yield read, rows, tuple(column[th.from_numpy(rows)] for column in model.old_policy.parameters)

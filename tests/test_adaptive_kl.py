@@ -91,7 +91,7 @@ def test_a_real_run_obeys_the_rule() -> None:
         device="cpu",
     ).learn(64 * 2 * 30, callback=keeper)
 
-    betas = [log["train/kl_coef"] for log in keeper.logs] + [model.current_kl_coef]
+    betas = [log["train/kl_coef"] for log in keeper.logs] + [model.kl_coef]
     divergences = [log["train/kl"] for log in keeper.logs]
     assert len(divergences) == 30
     assert betas[0] == 0.1
@@ -117,23 +117,23 @@ def adapted(kl_coef: float) -> Any:
     """Return a model whose beta has been halved once, because its policy hardly moves."""
     settings: dict[str, Any] = {"learning_rate": 1e-9, "n_steps": 16, "batch_size": 16, "n_epochs": 1, "device": "cpu"}
     model = PPOAdaptiveKL("MlpPolicy", noise_envs(BOX), kl_coef=kl_coef, **settings).learn(32)
-    assert model.current_kl_coef == kl_coef / 2
+    assert model.kl_coef == kl_coef / 2
     return model
 
 
 def test_the_adaptation_begins_anew_when_kl_coef_is_set() -> None:
     model = adapted(4.0)
     model.kl_coef = 50.0
-    assert model.current_kl_coef == 50.0
+    assert model.kl_coef == 50.0
     model.learn(32)
-    assert model.current_kl_coef == 25.0
+    assert model.kl_coef == 25.0
 
 
 @pytest.mark.parametrize("how", [{"kl_coef": 50.0}, {"custom_objects": {"kl_coef": 50.0}}], ids=["argument", "object"])
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_adaptation_begins_anew_when_a_file_is_loaded_with_another_kl_coef(how: Any, weights_only: bool) -> None:
     file = save(adapted(4.0))
-    assert PPOAdaptiveKL.load(file, weights_only=weights_only).current_kl_coef == 2.0
+    assert PPOAdaptiveKL.load(file, weights_only=weights_only).kl_coef == 2.0
     model = PPOAdaptiveKL.load(file, env=noise_envs(BOX), weights_only=weights_only, **how)
-    assert model.current_kl_coef == 50.0
-    assert model.learn(32).current_kl_coef == 25.0
+    assert model.kl_coef == 50.0
+    assert model.learn(32).kl_coef == 25.0

@@ -21,10 +21,10 @@ from stable_baselines3.common.vec_env import VecEnv
 import sb3_ppo_variants
 from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.base.checks import settings_kept
+from sb3_ppo_variants.checks import settings_kept
 from sb3_ppo_variants.guards.interrupts import HELD
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL
-from sb3_ppo_variants.updates.run import Snapshot
+from sb3_ppo_variants.snapshot import Snapshot
 
 IMAGE = spaces.Box(0, 255, (1, 36, 36), np.uint8)
 SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 8}}
@@ -77,7 +77,7 @@ def state(model: Any) -> dict[str, Any]:
         "weights": model.policy.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "n_updates": model._n_updates,
-        "beta": getattr(model, "_adapted_kl_coef", None),
+        "beta": getattr(model, "kl_coef", None),
         "objective": getattr(model, "objective", None),
     }
     return deepcopy(found)
@@ -288,7 +288,7 @@ def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) ->
         restore(snapshot)
 
     monkeypatch.setattr(Snapshot, "restore", interrupted)
-    monkeypatch.setattr(PPOAdaptiveKL, "_keep_objective", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(PPOAdaptiveKL, "_after_update", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         model.learn(8, reset_num_timesteps=False)
     now = state(model)

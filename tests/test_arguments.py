@@ -27,7 +27,7 @@ from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.arguments.rules import FINITE
-from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.ppo import PPOBase
 
 NAN, INF = float("nan"), float("inf")
 SHARED: dict[str, list[Any]] = {

@@ -25,7 +25,7 @@ from sb3_ppo_variants import (
     ValueLoss,
 )
 from sb3_ppo_variants.objectives import Clipped, check_gradient
-from sb3_ppo_variants.rollouts.buffer import MOST_COMPUTED, Columns
+from sb3_ppo_variants.rollout import MOST_COMPUTED, Columns
 
 
 @pytest.mark.sampled(2)

@@ -21,10 +21,10 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import CallbackError, ExactCheckpointCallback
-from sb3_ppo_variants.base.callbacks import Supervised
+from sb3_ppo_variants.callbacks import Supervised
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.evaluation import MaskedEvalCallback
 from sb3_ppo_variants.recipes.training import Episodes
-from sb3_ppo_variants.rollouts.loop import Told
 
 
 class Answers(BaseCallback):

@@ -195,11 +195,6 @@ def test_the_page_has_the_estimates_of_the_kl(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out in (ROOT / "docs" / "details.md").read_text()
 
 
-def test_the_page_has_the_cost_of_the_guards(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["guard", "--report", str(ROOT / "results" / "guard.json")]) == 0
-    assert capsys.readouterr().out in (ROOT / "docs" / "testing.md").read_text()
-
-
 def test_the_table_of_what_can_be_used_has_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["throughput", "--report", str(ROOT / "results" / "throughput-variants.json")]) == 0
     reports = [ROOT / "docs" / name / "report.md" for name in ("table1-text", "masked", "recurrent")]

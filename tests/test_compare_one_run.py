@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.base.callbacks import Supervised
+from sb3_ppo_variants.callbacks import Supervised
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.execution import RunState, Tracking, perform
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.plan import make_plan
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
-from sb3_ppo_variants.rollouts.loop import Told
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

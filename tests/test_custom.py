@@ -25,7 +25,7 @@ from sb3_ppo_variants import (
     SquaredError,
 )
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
-from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES
+from sb3_ppo_variants.statistics import LOGGED
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
@@ -188,7 +188,7 @@ def test_no_value_is_logged_that_a_coefficient_could_hide(updates: SeparateUpdat
     logs = LogRecorder()
     make(Hinge(0.01), updates=updates, clip_range_vf=0.2).learn(64, callback=logs)
     logged = {name for name in logs.updates[-1] if name.startswith("train/")}
-    assert logged <= {f"train/{name}" for name in {*LOGGED_BY_UPDATES, "bound", "updates"}}
+    assert logged <= {f"train/{name}" for name in {*LOGGED, "bound", "updates"}}
 
 
 @pytest.mark.parametrize(
@@ -211,14 +211,6 @@ def test_a_hook_that_replaces_what_prepares_updates_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"^Mine._setup_model must call super\(\)._setup_model\(\)$"):
         small(Mine)
-
-
-def test_a_hook_that_is_replaced_on_a_model_is_refused() -> None:
-    model = small()
-    model._update_learning_rate = lambda optimizers: None
-    with pytest.raises(ArgumentError, match=r"^the model's _update_learning_rate is not called: pass a schedule"):
-        model.learn(32)
-    assert model.num_timesteps == 0
 
 
 def test_a_hook_that_an_own_train_calls_is_taken() -> None:

@@ -33,7 +33,7 @@ from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.policies import kind as families
 from sb3_ppo_variants.policies.kind import Family, PolicyKind, kind_of_class
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates.plan import Descent, JointUpdates, Trained, UpdatePlan
+from sb3_ppo_variants.update import Descent, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
 

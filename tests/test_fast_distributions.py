@@ -94,7 +94,7 @@ def test_samples(distribution: str) -> None:
     kwargs = DISTRIBUTIONS[distribution] | narrow
     model = rolled_out(noise_envs(ASYMMETRIC, n_envs=3), fast=True, policy_kwargs=kwargs, n_steps=1000)
     actions = model.rollout_buffer.actions.swapaxes(0, 1).reshape(-1, 3).astype(float)
-    first, second = (each.numpy() for each in model.rollout_buffer.old_parameters)
+    first, second = (each.numpy() for each in model.old_policy.parameters)
     if distribution == "beta":
         quantiles = stats.beta.cdf((actions + 1) / 2, first, second)
     else:

@@ -138,7 +138,7 @@ def test_samples() -> None:
     """Standardised actions have mean 0, variance 1 and no correlations, over all parts and from state to state."""
     model = rolled_out(noise_envs(FOUR, n_envs=3), fast=True, n_steps=2000)
     actions = model.rollout_buffer.actions.swapaxes(0, 1).reshape(-1, 7).astype(float)
-    mean, std, choice, buttons, *dials = (each.numpy() for each in model.rollout_buffer.old_parameters)
+    mean, std, choice, buttons, *dials = (each.numpy() for each in model.old_policy.parameters)
     columns = [*((actions[:, :2] - mean) / std).T]
     taken = [(actions[:, 2] == i, np.exp(choice[:, i])) for i in range(2)]
     taken += [(actions[:, 3 + i], 1 / (1 + np.exp(-buttons[:, i]))) for i in range(2)]
@@ -207,7 +207,7 @@ def test_what_the_library_does_not_compute(change: Callable[[Any], None], why: s
 
 def test_a_standard_deviation_that_changes_during_the_rollout() -> None:
     model = collected(PPOFixedKL, KICK)
-    model.rollout_buffer.old_parameters[2][3:] *= 2
+    model.old_policy.parameters[2][3:] *= 2
     assert choose(model._plan(), "auto").why == "the standard deviation changed during the rollout"
 
 

@@ -141,8 +141,7 @@ def test_the_kl_sees_the_standard_deviation_of_each_step() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), **arguments, device="cpu")
     model.learn(2 * N_STEPS, callback=Annealing())
     of_steps, now = np.exp(-0.1 * np.arange(N_STEPS)), np.exp(-0.1 * N_STEPS)
-    buffer: Any = model.rollout_buffer
-    for deviations in buffer.old_parameters[1].reshape(2, N_STEPS, 2).permute(0, 2, 1).flatten(0, 1):
+    for deviations in model.old_policy.parameters[1].reshape(2, N_STEPS, 2).permute(0, 2, 1).flatten(0, 1):
         np.testing.assert_allclose(deviations, of_steps, rtol=1e-5)
     # The KL between two normal distributions with the same mean, in each of the two dimensions.
     kl = 2 * (np.log(now / of_steps) + of_steps**2 / (2 * now**2) - 0.5)

@@ -77,7 +77,7 @@ def test_gsde_acts_as_the_reference(sde: dict[str, Any], n_envs: int, sde_sample
         theirs, ours = (getattr(model.rollout_buffer, name) for model in (wanted, got))
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, name
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=name)
-    for theirs, ours in zip(wanted.rollout_buffer.old_parameters, got.rollout_buffer.old_parameters, strict=True):
+    for theirs, ours in zip(wanted.old_policy.parameters, got.old_policy.parameters, strict=True):
         th.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

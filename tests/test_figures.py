@@ -105,7 +105,7 @@ def test_how_far_a_policy_has_moved() -> None:
     log_std = model.policy.log_std
     with th.no_grad():
         log_std += log(2)
-    samples, before = moved(model), model.rollout_buffer.old_parameters
+    samples, before = moved(model), model.old_policy.parameters
     assert before is not None
     # In one dimension: log of the ratio of deviations + (s_old^2 + m^2) / (2 s^2) - 1/2
     (mean, std), new = (p.numpy()[:, 0].astype(float) for p in before), log_std.exp().item()

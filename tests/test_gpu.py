@@ -117,7 +117,7 @@ def test_an_update_is_that_of_the_cpu(name: str, fast: Any, monkeypatch: pytest.
     on_gpu.rollout_buffer = deepcopy(on_cpu.rollout_buffer)
     on_gpu.rollout_buffer.device = on_gpu.device
     for model in (on_cpu, on_gpu):
-        model.rollout_buffer.old_parameters = None  # The policy of each device computes its own.
+        model.old_policy = None  # The policy of each device computes its own.
     before = deepcopy(on_cpu.policy.state_dict())
     for model in (on_cpu, on_gpu):
         np.random.seed(3)

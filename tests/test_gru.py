@@ -60,7 +60,7 @@ def test_a_rollout_of_a_plain_loop(fast: bool, layers: int) -> None:
     with th.no_grad():
         means = policy.action_net(policy.mlp_extractor.forward_actor(looped(policy.lstm_actor, buffer)))
         values = policy.value_net(policy.mlp_extractor.forward_critic(looped(policy.lstm_critic, buffer)))
-    th.testing.assert_close(buffer.old_parameters[0], means, rtol=1e-4, atol=1e-6)
+    th.testing.assert_close(model.old_policy.parameters[0], means, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(buffer.values, values, rtol=1e-4, atol=1e-6)
     assert not buffer.cell_states_pi.any()
     assert buffer.hidden_states_pi.any()

@@ -12,7 +12,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 import sb3_ppo_variants
 from helpers import BOX, VARIANTS, LogRecorder, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
-from sb3_ppo_variants.base import PPOBase
+from sb3_ppo_variants.ppo import PPOBase
 
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters
 THEIRS = inspect.signature(PPO.__init__).parameters

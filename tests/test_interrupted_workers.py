@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.rollouts.buffer import in_rows
+from sb3_ppo_variants.rollout import in_rows
 
 N_ENVS, N_STEPS, EPISODE = 2, 8, 5
 ACTIONS = 1000

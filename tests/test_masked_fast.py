@@ -10,7 +10,7 @@ from masked_envs import MASKED_SPACES, MULTI, masked_envs
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from test_fast_update import CASES, SETTINGS, assert_same_update
 
-from helpers import MIXED, collect, update
+from helpers import MIXED, collect, update, with_old_parameters
 from sb3_ppo_variants import (
     ArgumentError,
     ExactKL,
@@ -67,7 +67,7 @@ def test_other_updates(name: str, double_precision: Any) -> None:
 def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None:
     model = collect(made(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
     buffer = model.rollout_buffer
-    (samples,) = buffer.get()
+    ((samples, _, old_parameters),) = with_old_parameters(model, len(buffer.values) * buffer.n_envs)
     assert 0.3 < samples.action_masks.mean() < 0.9
     actions = samples.actions.long().flatten() if space == "Discrete" else samples.actions
     values, log_prob, _ = model.policy.evaluate_actions(samples.observations, actions, samples.action_masks)
@@ -75,7 +75,7 @@ def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None
     th.testing.assert_close(samples.old_values, values.flatten().detach(), rtol=1e-4, atol=1e-5)
     dist = model.policy.get_distribution(samples.observations, samples.action_masks)
     parts = [dist.distribution] if space == "Discrete" else dist.distributions
-    for old, part in zip(samples.old_parameters, parts, strict=True):
+    for old, part in zip(old_parameters, parts, strict=True):
         th.testing.assert_close(old.exp(), part.probs.detach(), rtol=1e-4, atol=1e-6)
 
 

@@ -1,5 +1,6 @@
 """Policies with masks and a memory equal RecurrentPPO where everything is allowed, and MaskablePPO without a past."""
 
+import itertools
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from functools import partial
@@ -43,6 +44,7 @@ from sb3_ppo_variants.policies.masked_recurrent import (
     MaskableRecurrentMultiInputActorCriticPolicy,
     MaskableRecurrentRolloutBuffer,
 )
+from sb3_ppo_variants.rollout import draw_minibatches
 
 OBSERVED: dict[str, spaces.Space] = {
     "MaskableMlpLstmPolicy": VECTOR,
@@ -236,7 +238,7 @@ def test_the_kl_of_an_update_by_hand(fast: bool) -> None:
     allowed = th.as_tensor(masks > 0)
     old, new = (
         th.where(allowed, values.double(), -th.inf).softmax(dim=1)
-        for values in (model.rollout_buffer.old_parameters[0], logits)
+        for values in (model.old_policy.parameters[0], logits)
     )
     kl = th.special.xlogy(old, old / th.where(allowed, new, 1.0)).sum(dim=1).mean().item()
     assert model.logger.name_to_value["train/kl"] == pytest.approx(kl, rel=1e-3)
@@ -252,9 +254,9 @@ def test_a_rollout_was_drawn_from_the_policys_distributions(read: bool) -> None:
     if read:
         next(buffer.get(4))
     _, logits = parameters_in_rollout(kind, kind.distributions(buffer))
-    for ours, drawn_from in zip(logits, buffer.old_parameters, strict=True):
+    for ours, drawn_from in zip(logits, model.old_policy.parameters, strict=True):
         th.testing.assert_close(ours.softmax(dim=1), drawn_from.softmax(dim=1), rtol=1e-4, atol=1e-6)
-    for samples in map(kind.samples, buffer.get(13)):
+    for samples in itertools.starmap(kind.samples, draw_minibatches(buffer, 13)):
         evaluated = kind.evaluate(samples)
         th.testing.assert_close(evaluated.log_prob, samples.old_log_prob, rtol=1e-4, atol=1e-5)
 

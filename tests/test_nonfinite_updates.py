@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.backends.reference import TorchUpdate
-from sb3_ppo_variants.updates.run import Snapshot
+from sb3_ppo_variants.snapshot import Snapshot
 
 
 class TakesNoNaN(NoiseEnv):
@@ -185,7 +185,7 @@ class OddBuffers(FlattenExtractor):
 def test_buffers_of_any_layout_and_shape() -> None:
     model = model_for(faulty_envs(None), fast=False, policy_kwargs={"features_extractor_class": OddBuffers})
     model.learn(N_STEPS * N_ENVS)
-    snapshot, before = Snapshot(model.policy), deepcopy(model.policy.state_dict())
+    snapshot, before = Snapshot(model, [model.policy], []), deepcopy(model.policy.state_dict())
     for _ in range(2):
         model.policy.predict_values(th.ones(3, *model.observation_space.shape))
         model.policy.features_extractor.sparse *= 2
@@ -221,7 +221,7 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "native.library.Library.mean_kl" if fast else "reference.TorchUpdate.finish"
+    what = "native.library.Library.mean_kl" if fast else "reference.TorchUpdate.kl"
     monkeypatch.setattr(f"sb3_ppo_variants.backends.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)

@@ -143,7 +143,7 @@ def test_code_that_is_named_exists(page: Path) -> None:
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:
-    assert exists("sb3_ppo_variants.updates.run.run_update") and exists("sb3_ppo_variants.kl")
+    assert exists("sb3_ppo_variants.snapshot.run_update") and exists("sb3_ppo_variants.kl")
     assert not exists("sb3_ppo_variants.kl.nothing") and not exists("sb3_ppo_variants.nothing")
 
 

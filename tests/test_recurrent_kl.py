@@ -9,7 +9,7 @@ from recurrence import SMALL, ragged_envs, small_recurrent
 from sb3_contrib import RecurrentPPO
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
-from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights
+from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights, with_old_parameters
 from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.kind import kind_of
@@ -70,7 +70,7 @@ def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) ->
         assert not buffer.generator_ready
         _, (mean, _) = parameters_in_rollout(kind, kind.distributions(buffer))
         # This policy has collected the rollout.
-        th.testing.assert_close(mean, buffer.old_parameters[0], rtol=1e-4, atol=1e-6)
+        th.testing.assert_close(mean, model.old_policy.parameters[0], rtol=1e-4, atol=1e-6)
         next(buffer.get(4))
     _, (mean, _) = parameters_in_rollout(kind, kind.distributions(buffer))
     th.testing.assert_close(mean, walked(model, buffer.n_envs), rtol=1e-4, atol=1e-6)
@@ -79,7 +79,7 @@ def test_the_pass_over_a_rollout_finds_what_steps_find(name: str, read: bool) ->
 def test_of_an_update_by_hand_and_by_monte_carlo() -> None:
     log = LogRecorder()
     model = small_recurrent(PPOClip).learn(96, callback=log)
-    (old_mean, old_std), mean = model.rollout_buffer.old_parameters, walked(model, 3)
+    (old_mean, old_std), mean = model.old_policy.parameters, walked(model, 3)
     std = model.policy.log_std.exp().detach()
     by_hand = th.log(std / old_std) + (old_std**2 + (old_mean - mean) ** 2) / (2 * std**2) - 0.5
     logged = log.updates[-1]["train/kl"]
@@ -98,12 +98,12 @@ def test_of_categories_by_hand() -> None:
     )
     kind = kind_of(model.policy)
     _, (logits,) = parameters_in_rollout(kind, kind.distributions(model.rollout_buffer))
-    old = model.rollout_buffer.old_parameters[0].softmax(dim=1)
+    old = model.old_policy.parameters[0].softmax(dim=1)
     kl = (old * (old.log() - logits.softmax(dim=1).log())).sum(dim=1).mean().item()
     assert log.updates[-1]["train/kl"] == pytest.approx(kl, rel=1e-3)
 
 
-def _contribs_loss(model: Any, data: Any, kl_coef: float) -> th.Tensor:
+def _contribs_loss(model: Any, data: Any, old_parameters: Any, kl_coef: float) -> th.Tensor:
     """Compute sb3-contrib's loss on padded sequences, with a penalty instead of clipping."""
     mask = data.mask > 1e-8
     values, log_prob, _ = model.policy.evaluate_actions(
@@ -113,8 +113,7 @@ def _contribs_loss(model: Any, data: Any, kl_coef: float) -> th.Tensor:
     advantages = data.advantages
     advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std() + 1e-8)
     surrogate = (advantages * th.exp(log_prob - data.old_log_prob))[mask].mean()
-    old_mean, old_std = data.old_parameters
-    old = th.distributions.Normal(old_mean, old_std)
+    old = th.distributions.Normal(*old_parameters)
     kept = th.distributions.Normal(new.mean[mask], new.stddev[mask])
     kl = th.distributions.kl_divergence(old, kept).sum(dim=1).mean()
     value_loss = ((data.returns - values.flatten()) ** 2)[mask].mean()
@@ -129,9 +128,9 @@ def test_a_penalty_against_a_plain_loop() -> None:
     plain.learn(48)
     plain.policy.set_training_mode(True)
     for _ in range(3):
-        for data in plain.rollout_buffer.get(16):
+        for data, _, old_parameters in with_old_parameters(plain, 16):
             plain.policy.optimizer.zero_grad()
-            _contribs_loss(plain, data, 3.0).backward()
+            _contribs_loss(plain, data, old_parameters, 3.0).backward()
             th.nn.utils.clip_grad_norm_(plain.policy.parameters(), 0.5)
             plain.policy.optimizer.step()
     for key, weight in plain.policy.state_dict().items():
@@ -142,11 +141,9 @@ def test_the_old_parameters_of_a_minibatch_are_those_of_its_steps() -> None:
     model = small_recurrent(PPOClip)
     model.train = lambda: None
     model.learn(48)
-    kind, buffer = kind_of(model.policy), model.rollout_buffer
-    for read in buffer.get(13):
-        samples = kind.samples(read)
-        assert samples.old_parameters is not None
-        mean, std = samples.old_parameters
+    kind = kind_of(model.policy)
+    for read, rows, (mean, std) in with_old_parameters(model, 13):
+        samples = kind.samples(read, rows)
         old = th.distributions.Normal(mean, std)
         actions = read.actions[read.mask > 1e-8]
         assert len(actions) == len(samples.returns) <= 13

@@ -346,7 +346,7 @@ def test_the_kl_sees_the_distributions_of_both_actors(space: str) -> None:
     model = model_of(PPOFixedKL, noise_envs(ACTION_SPACES[space]), learning_rate=0.0)
     same = new_parameters("copy", ["action_net.weight"])
     model.learn(2 * N_STEPS, callback=At("step", same, 4))
-    assert len(model.rollout_buffer.old_parameters[0]) == 2 * N_STEPS
+    assert len(model.old_policy.parameters[0]) == 2 * N_STEPS
     assert model.logger.name_to_value["train/kl"] == pytest.approx(0, abs=1e-6)
 
 

@@ -32,6 +32,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.compare.plan import OTHERS
 from sb3_ppo_variants.objectives import list_objectives
+from sb3_ppo_variants.rollout import OldPolicy
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 2
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -140,7 +141,7 @@ class Recorder(LogRecorder):
         in_double_columns(buffer, self._fields)
         columns = {name: getattr(buffer, name).copy() for name in [*FIELDS, *self._fields]}
         # Tensors would share memory with this process, which will exit.
-        self.rollouts.append((columns, [column.numpy() for column in buffer.old_parameters]))
+        self.rollouts.append((columns, [column.numpy() for column in self.model.old_policy.parameters]))
         self.shuffles.append([])
 
 
@@ -178,13 +179,14 @@ def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dic
             setattr(buffer, name, np.concatenate(columns, axis=axis))
         buffer.full = True
         old = zip(*(rollouts[update][1] for rollouts, *_ in ranks), strict=True)
-        buffer.old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
+        old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
         each = [shuffles[update] for _, shuffles, *_ in ranks]
         orders: Iterator[np.ndarray] = (united(list(of_epoch), batch) for of_epoch in zip(*each, strict=True))
         with (
             in_double_precision("arrays"),  # The native library draws the shuffles of all passes at once.
             patch("numpy.random.permutation", lambda n, orders=orders: next(orders)),
         ):
+            model.old_policy = OldPolicy(old_parameters, buffer.rewards)
             model.train()
         recorder._keep()
     return {name: p.detach().numpy() for name, p in model.policy.named_parameters()}, recorder.updates

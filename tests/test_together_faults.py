@@ -26,9 +26,9 @@ from fresh import ended, run_code_anew, run_module
 from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, ProcessError, SeparateUpdates
-from sb3_ppo_variants.base.together import checksum
 from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.processes.group import PREFIX
+from sb3_ppo_variants.together import checksum
 
 TIMES = 10
 SLOW = pytest.mark.slow
@@ -321,7 +321,7 @@ SET: dict[str, tuple[Any, str]] = {
     "fast": (False, "fast is auto in rank 0 and False in rank 1"),
     "_stats_window_size": (7, "stats_window_size is 100 in rank 0 and 7 in rank 1"),
     "lr_schedule": (lambda _: 0.1, "learning_rate of the update is 0.0003 in rank 0 and 0.1 in rank 1"),
-    "_adapted_kl_coef": (9.0, "kl_coef of the update is 0.5 in rank 0 and 9.0 in rank 1"),
+    "kl_coef": (9.0, "kl_coef is 0.5 in rank 0 and 9.0 in rank 1"),
     "rollout_buffer.gamma": (0.5, "rollout_buffer.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
     "policy.log_std.requires_grad": (False, "policy's log_std is (1,) in rank 0 and (1,), frozen in rank 1"),
     "env.gamma": (0.5, "VecNormalize.gamma is 0.99 in rank 0 and 0.5 in rank 1"),
@@ -332,7 +332,7 @@ SET: dict[str, tuple[Any, str]] = {
 
 
 def set_in_one(name: str) -> None:
-    cls = PPOAdaptiveKL if name == "_adapted_kl_coef" else PPOClip
+    cls = PPOAdaptiveKL if name == "kl_coef" else PPOClip
     env = VecNormalize(make_vec_env(lambda: NoiseEnv(spaces.Box(-1, 1, (1,)))))
     model = cls("MlpPolicy", env, n_steps=16, batch_size=8, n_epochs=2, device="cpu")
     try:

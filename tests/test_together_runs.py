@@ -298,7 +298,7 @@ def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:
     else:
         model = PPOAdaptiveKL("MlpPolicy", env, seed=4, **SETTINGS)
         model.learn(until, callback=checkpoints)
-    return flat_weights(model).numpy(), model.current_kl_coef
+    return flat_weights(model).numpy(), model.kl_coef
 
 
 def whole_and_cut(folder: str) -> tuple[np.ndarray, float]:

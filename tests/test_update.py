@@ -13,8 +13,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from helpers import ACTION_SPACES, BOX, PENALISED, collect, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
-from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.updates.plan import rollout_normalizer
+from sb3_ppo_variants.ppo import PPOBase
+from sb3_ppo_variants.update import rollout_normalizer
 
 Surrogate = Callable[[th.Tensor, th.Tensor, th.Tensor], th.Tensor]
 

@@ -35,12 +35,12 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.base.callbacks import Supervised
+from sb3_ppo_variants.callbacks import Supervised
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
-from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 from sb3_ppo_variants.zoo.registry import ExperimentManager, StoreHyperparameters, sample
 

@@ -11,8 +11,8 @@ import torch as th
 
 from benchmarks.figures.rollout import Moved, moved
 from benchmarks.measuring import Count, circumstances, make_folders, reported
-from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip
@@ -59,7 +59,7 @@ class _AfterUpdate(PPOBase):
 
     def train(self) -> None:
         """Update the policy, and measure."""
-        coefficient: float | None = getattr(self, "current_kl_coef", None)
+        coefficient: float | None = getattr(self, "kl_coef", None)
         super().train()
         if coefficient is not None:
             self.measured["kl_coef"].append(coefficient)

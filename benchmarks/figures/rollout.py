@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import torch as th
 
-from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.rollouts.buffer import WithParameters, in_rows
+from sb3_ppo_variants.ppo import PPOBase
+from sb3_ppo_variants.rollout import in_rows
 
 
 class Moved(NamedTuple):
@@ -24,13 +24,14 @@ class Moved(NamedTuple):
 def moved(model: PPOBase) -> Moved:
     """Compute how far the policy has moved. Its observation and action spaces must be ``Box`` spaces."""
     buffer, policy = model.rollout_buffer, model.policy
-    assert isinstance(buffer, WithParameters) and buffer.old_parameters is not None
+    old = None if model.old_policy is None else model.old_policy.of(buffer)
+    assert old is not None
     observations, actions = (th.as_tensor(in_rows(buffer, a)) for a in (buffer.observations, buffer.actions))
     with th.no_grad():
         distribution = policy.get_distribution(observations)
         log_prob = distribution.log_prob(actions).double().numpy()
         divergences = divergences_of(distribution)
-        kl = divergences.kl(buffer.old_parameters, divergences.parameters(distribution)).double().numpy()
+        kl = divergences.kl(old, divergences.parameters(distribution)).double().numpy()
     old_log_prob, advantages = (
         in_rows(buffer, array).ravel().astype(np.float64) for array in (buffer.log_probs, buffer.advantages)
     )

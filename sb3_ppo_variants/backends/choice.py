@@ -11,10 +11,9 @@ from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.native.backend import Native
 from sb3_ppo_variants.backends.reference import Reference
 from sb3_ppo_variants.backends.sequences import Sequences
+from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.rollouts.loop import Actor
-from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.run import Update
+from sb3_ppo_variants.update import Update, UpdatePlan
 
 
 class Backend(Protocol):

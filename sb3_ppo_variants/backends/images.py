@@ -8,7 +8,7 @@ layers use the library of PyTorch's convolutions. Freed memory stays with the pr
 
 import ctypes
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -31,10 +31,10 @@ from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.remade import UntilRemade
 from sb3_ppo_variants.backends.views import with_onednn, without_scaling
+from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Samples, WithParameters, in_rows, where_in
-from sb3_ppo_variants.rollouts.loop import Actor
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
+from sb3_ppo_variants.update import UpdatePlan
 
 
 def _check_plan(plan: UpdatePlan) -> None:
@@ -201,17 +201,15 @@ class ImageUpdate(TorchUpdate):
             masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[start : start + ROWS_AT_ONCE],)
             yield self._plan.kind.policy.get_distribution(self._images_at(rows), *masks)
 
-    def shuffled(self) -> Iterator[Samples]:
+    def minibatches(self) -> Generator[Samples]:
         permutation = np.random.permutation(self._n_rows)
-        buffer, size = self._plan.buffer, self._plan.batch_size
-        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        size = self._plan.batch_size
         for start in range(0, len(permutation), size):
             rows = permutation[start : start + size]
             where = th.from_numpy(rows)
-            old_rows = None if old is None else tuple(column[where] for column in old)
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
-            yield Samples._make([self._images_at(rows), *others, old_rows, masks, rows])
+            yield Samples._make([self._images_at(rows), *others, masks, rows])
 
 
 class ActingAfter(ActingPolicy):

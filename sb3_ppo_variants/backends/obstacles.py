@@ -13,7 +13,7 @@ from torch.optim import optimizer as torch_optimizers
 
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.update import UpdatePlan
 
 # Methods of ActorCriticPolicy that fast backends reimplement or rely on. A subclass may override the others.
 WRITTEN_OUT = (
@@ -92,7 +92,7 @@ def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:
     for method in ("__call__", *methods):
         if getattr(cls, method) is not getattr(base, method) or method in vars(policy):
             raise ObstacleError(f"{cls.__name__} overrides {method}")
-    if type(plan.buffer) not in map(plan.kind.buffer_class, plan.kind.buffers):
+    if type(plan.buffer) not in (*plan.kind.buffers, *plan.kind.hybrid_buffers):
         raise ObstacleError(f"the rollout buffer is a {type(plan.buffer).__name__}")
 
 

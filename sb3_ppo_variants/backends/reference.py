@@ -1,9 +1,9 @@
 """The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
@@ -14,6 +14,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 
 from sb3_ppo_variants import losses
+from sb3_ppo_variants.collector import Actor, Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
@@ -21,11 +22,10 @@ from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
 from sb3_ppo_variants.processes.statistics import normalize_together
-from sb3_ppo_variants.rollouts.buffer import Columns, Samples, WithParameters
-from sb3_ppo_variants.rollouts.loop import Actor, Observations, bounds_of, bring_into_bounds, resample_noise
-from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.run import Measured, Snapshot, check_finite_parameters
+from sb3_ppo_variants.proximal import ProximalPolicy
+from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches, stack_steps
+from sb3_ppo_variants.statistics import MinibatchStatistics
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
@@ -125,10 +125,20 @@ class TorchActor:
         with th.no_grad():
             values = self._acting.last_values(obs_as_tensor(observations, self._model.device), dones)
         self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
-        known = [parameters for parameters in self._parameters if parameters is not None]
-        if isinstance(self._buffer, WithParameters) and len(known) == len(self._parameters):
-            self._buffer.set_parameters(known)
         return values
+
+    def old_parameters(self) -> Parameters | None:
+        known = [parameters for parameters in self._parameters if parameters is not None]
+        return stack_steps(known) if len(known) == len(self._parameters) else None
+
+
+class ComparedPolicy(NamedTuple):
+    """The policy to which the objective compares the current one in a minibatch: pi_old, or pi_prox of an EWMA."""
+
+    log_prob: th.Tensor
+    """Shape ``(batch,)``."""
+    parameters: Callable[[], Parameters | None]
+    """Returns the parameters of its distributions, one row per sample; ``None`` if they are not known."""
 
 
 class TorchUpdate:
@@ -142,8 +152,7 @@ class TorchUpdate:
 
     def __init__(self, plan: UpdatePlan):
         self._plan = plan
-        self._before = Snapshot(plan.kind.policy, *plan.optimizers, *([] if plan.proximal is None else [plan.proximal]))
-        self._old = self._old_parameters()
+        self._old = self._old_parameters() if plan.old_parameters is None else plan.old_parameters
         self._normalize: Callable[[th.Tensor], th.Tensor] = lambda advantages: advantages
         if plan.normalize_advantage == "rollout":
             self._normalize = rollout_normalizer(plan.buffer.advantages, plan.processes)
@@ -155,50 +164,50 @@ class TorchUpdate:
     def _columns(self) -> Columns:
         return Columns(self._plan.buffer, self._old if self._plan.objective.needs_kl else None)
 
-    def shuffled(self) -> Iterator[Samples]:
+    def minibatches(self) -> Generator[Samples]:
         """Draw the minibatches of one epoch from the buffer."""
-        return map(self._plan.kind.samples, self._plan.buffer.get(self._plan.batch_size))
+        with closing(draw_minibatches(self._plan.buffer, self._plan.batch_size)) as drawn:
+            for read, rows in drawn:
+                yield self._plan.kind.samples(read, rows)
 
     def distributions(self) -> Iterator[Distribution]:
         """Compute the policy's distributions in all states of the rollout, in row order and in chunks."""
         return self._plan.kind.distributions(self._plan.buffer)
 
     def _old_parameters(self) -> Parameters | None:
-        """Find the parameters of the policy that collected the rollout, or ``None`` if its KL is not known."""
-        buffer = self._plan.buffer
-        old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
-        if old is None:  # Another loop collected the rollout, or the KL is not known.
-            try:
-                _, old = parameters_in_rollout(self._plan.kind, self.distributions())
-            except MissingKLError:
-                if self._plan.needs_kl:
-                    raise
-                return None  # The KL is only logged.
-            if isinstance(buffer, WithParameters):
-                buffer.old_parameters = old
-        return old
+        """Compute the parameters of the policy that collected the rollout, if its KL is known.
 
-    def descend(self, descent: Descent) -> Ended:
+        Another loop has collected the rollout, or the KL is not known.
+        """
+        try:
+            return parameters_in_rollout(self._plan.kind, self.distributions())[1]
+        except MissingKLError:
+            if self._plan.needs_kl:
+                raise
+            return None  # The KL is only logged.
+
+    def descend(self, descent: Descent) -> DescentResult:
         self._descent = descent
         self._measured: dict[str, list[th.Tensor]] = {}
         stop, adaptive, rate = descent.stop, descent.adaptive, descent.learning_rate
-        epochs, early, statistic = 0, 0, 0.0
+        epochs, stopped, exceeded = 0, 0, 0.0
         update_learning_rate(descent.optimizer, rate)
         while epochs < descent.epochs:
             epochs += 1
-            self._epoch_start = len(self._measured.get("loss", ()))
-            for samples in self.shuffled():
-                loss = self.loss(samples)
-                if stop is not None and (latest := self._latest(stop.statistic)) > stop.limit:
-                    early, statistic = early + 1, latest
-                    break
-                if adaptive is not None and len(self._measured["loss"]) > 1:  # In the first, the KL is 0.
-                    rate = adaptive.adapted(rate, self._latest("kl"))
-                    update_learning_rate(descent.optimizer, rate)
-                self.step(loss)
-            if early and stop is not None and stop.ends == "update":
+            self._last_epoch = len(self._measured.get("loss", ()))
+            with closing(self.minibatches()) as minibatches:
+                for samples in minibatches:
+                    loss = self.loss(samples)
+                    if stop is not None and (latest := self._latest(stop.statistic)) > stop.limit:
+                        stopped, exceeded = stopped + 1, latest
+                        break
+                    if adaptive is not None and len(self._measured["loss"]) > 1:  # In the first, the KL is 0.
+                        rate = adaptive.adapted(rate, self._latest("kl"))
+                        update_learning_rate(descent.optimizer, rate)
+                    self.step(loss)
+            if stopped and stop is not None and stop.ends == "update":
                 break
-        return Ended(epochs, rate, early, statistic)
+        return DescentResult(epochs, rate, self.statistics(), stopped, exceeded)
 
     def _latest(self, statistic: str) -> float:
         """Return a statistic of the last minibatch, averaged over all processes."""
@@ -209,9 +218,9 @@ class TorchUpdate:
         kind, plan, descent = self._plan.kind, self._plan, self._descent
         terms: list[th.Tensor] = []
         if descent.of_policy:
-            proximal = samples if plan.proximal is None else self._as_if_from(plan.proximal, samples)
+            old = self._old_policy(samples) if plan.proximal is None else self._proximal_policy(plan.proximal, samples)
             evaluated = kind.evaluate(samples)
-            terms.append(self._policy_loss(evaluated, samples, proximal))
+            terms.append(self._policy_loss(evaluated, samples, old))
             values = evaluated.values
         else:
             values = kind.evaluate_values(samples)
@@ -224,23 +233,34 @@ class TorchUpdate:
         self._note(loss=loss)
         return loss
 
-    def _as_if_from(self, proximal: ProximalPolicy, samples: Samples) -> Samples:
-        """Return the samples as if the proximal policy had collected the rollout."""
+    def _old_policy(self, samples: Samples) -> "ComparedPolicy":
+        """Return the policy of the rollout as the one to which the objective compares the current one."""
+
+        def parameters() -> Parameters | None:
+            if self._old is None or samples.rows is None:
+                return None
+            rows = th.as_tensor(samples.rows, device=self._old[0].device)
+            return tuple(column[rows] for column in self._old)
+
+        return ComparedPolicy(samples.old_log_prob, parameters)
+
+    def _proximal_policy(self, proximal: ProximalPolicy, samples: Samples) -> "ComparedPolicy":
+        """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
         kind = self._plan.kind
         with proximal.in_place_of(self._descent.parameters), th.no_grad(), without_traces(kind.policy):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
-        return samples._replace(old_log_prob=log_prob, old_parameters=parameters)
+        return ComparedPolicy(log_prob, lambda: parameters)
 
-    def _policy_loss(self, evaluated: Evaluated, samples: Samples, proximal: Samples) -> th.Tensor:
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples, old: "ComparedPolicy") -> th.Tensor:
         plan, objective, stop = self._plan, self._plan.objective, self._descent.stop
         advantages = self._normalize(samples.advantages)
         log_ratio = to_old = evaluated.log_prob - samples.old_log_prob
-        if proximal is not samples:
-            log_ratio = evaluated.log_prob - proximal.old_log_prob
-            advantages = advantages * th.exp(proximal.old_log_prob - samples.old_log_prob)
+        if plan.proximal is not None:
+            log_ratio = evaluated.log_prob - old.log_prob
+            advantages = advantages * th.exp(old.log_prob - samples.old_log_prob)
         ratio = th.exp(log_ratio)
-        batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, proximal))
+        batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, samples, old))
         policy_loss = objective.loss(batch)
         losses.check_loss(policy_loss, objective, "policy", evaluated.log_prob.requires_grad)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
@@ -249,38 +269,38 @@ class TorchUpdate:
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
             if self._descent.needs_kl:
-                self._note(kl=self._read_distributions(samples, "kl").mean())
+                self._note(kl=self._read_distributions(samples, self._old_policy(samples), "kl").mean())
             if stop is not None and stop.statistic == "ratio_deviation":
                 self._note(ratio_deviation=losses.ratio_deviation(to_old))
         return policy_loss + plan.ent_coef * entropy_loss
 
-    def _read(self, evaluated: Evaluated, samples: Samples, name: str) -> object:
+    def _read(self, evaluated: Evaluated, samples: Samples, old: "ComparedPolicy", name: str) -> object:
         """Look up what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob
         if name == "old_log_prob":
-            return samples.old_log_prob
+            return old.log_prob
         if name == "entropy":
             return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
         if name in OF_DISTRIBUTIONS:
-            return self._read_distributions(samples, name) if self._plan.objective.needs_kl else None
+            return self._read_distributions(samples, old, name) if self._plan.objective.needs_kl else None
         if samples.rows is None or (name == "over_rollout" and self._plan.proximal is not None):
             return None  # The policy that a minibatch is compared with is another one for each minibatch.
         return self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
 
-    def _read_distributions(self, samples: Samples, name: str) -> Any:
+    def _read_distributions(self, samples: Samples, old: "ComparedPolicy", name: str) -> Any:
         """Read what an objective reads of the old and the new distributions.
 
         :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
         """
-        if samples.old_parameters is None:
+        old_parameters = old.parameters()
+        if old_parameters is None:
             raise ArgumentError(
-                "rollout_buffer_class: the minibatches of this buffer lack the parameters of the old policy, which the "
-                "KL needs. Its get() must make each minibatch with one call of _get_samples(), which must return a "
-                "named tuple, as in SB3"
+                "rollout_buffer_class: this buffer does not tell which rows its minibatches consist of, which the KL "
+                "needs. Its get() must make each minibatch with one call of _get_samples(), as in SB3"
             )
         divergences, new = self._plan.kind.evaluated_parameters(samples)
-        return divergences.between(name, samples.old_parameters, new)
+        return divergences.between(name, old_parameters, new)
 
     def _note(self, **scalars: th.Tensor) -> None:
         for name, scalar in scalars.items():
@@ -311,21 +331,18 @@ class TorchUpdate:
             if share > 0:  # Optimizers skip parameters without a gradient.
                 parameter.grad = gradient.copy_(mean.view_as(gradient))
 
-    def measured(self) -> Measured:
+    def statistics(self) -> MinibatchStatistics:
         if not self._measured:
-            return Measured({}, 0)
+            return MinibatchStatistics({})
         names = list(self._measured)
         columns = th.cat([th.stack(self._measured[name]) for name in names]).cpu().numpy().astype(np.float64)
         ends = np.cumsum([len(self._measured[name]) for name in names])
-        return Measured(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._epoch_start)
+        return MinibatchStatistics(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._last_epoch)
 
-    def check_finite(self) -> None:
-        check_finite_parameters(self._plan.kind.policy)
+    def store(self) -> None:
+        """Do nothing: the steps were those of the optimizers themselves."""
 
-    def undo(self) -> None:
-        self._before.restore()
-
-    def finish(self) -> float | None:
+    def kl(self) -> float | None:
         if self._old is None:
             return None
         divergences, new = parameters_in_rollout(self._plan.kind, self.distributions())

@@ -16,10 +16,10 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.backends.reference import TorchActor
+from sb3_ppo_variants.collector import Actor, Observations
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import kind_of
-from sb3_ppo_variants.rollouts.loop import Actor, Observations
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.update import UpdatePlan
 
 
 class Makeup:
@@ -112,7 +112,11 @@ class UntilRemade:
         return self._now().terminal_value(observation, env_index)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        return self._now(thoroughly=True).finish(observations, dones)
+        self._actor = self._now(thoroughly=True)
+        return self._actor.finish(observations, dones)
+
+    def old_parameters(self) -> Parameters | None:
+        return self._actor.old_parameters()
 
     def _now(self, thoroughly: bool = False) -> Actor:
         """Return the actor that computes what the policy is now."""

@@ -5,8 +5,8 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 The same goes for GRUs.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -28,12 +28,12 @@ from sb3_ppo_variants.backends.obstacles import (
 )
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
+from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.guards.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
-from sb3_ppo_variants.rollouts.buffer import Samples
-from sb3_ppo_variants.rollouts.loop import Actor
-from sb3_ppo_variants.updates.plan import UpdatePlan
+from sb3_ppo_variants.rollout import Samples
+from sb3_ppo_variants.update import UpdatePlan
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.policies.recurrent import Recurrent
@@ -131,8 +131,9 @@ class SequenceUpdate(TorchUpdate):
     def __init__(self, plan: UpdatePlan):
         super().__init__(replace(plan, kind=type(plan.kind)(_view_without_masks(plan.kind.policy))))
 
-    def shuffled(self) -> Iterator[Samples]:
-        return map(cast("Recurrent", self._plan.kind).without_starts, super().shuffled())
+    def minibatches(self) -> Generator[Samples]:
+        with closing(super().minibatches()) as minibatches:
+            yield from map(cast("Recurrent", self._plan.kind).without_starts, minibatches)
 
 
 class Sequences(Reference):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare import robustness
 from sb3_ppo_variants.compare.options import BASELINE, DEFAULT_ALGORITHMS
 from sb3_ppo_variants.compare.paper import BEST, FIGURE_3, NONE, PAPERS_ENVS, TABLE_1
@@ -24,6 +23,7 @@ from sb3_ppo_variants.compare.settings import (
 )
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import list_objectives, surrogates
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip

@@ -21,8 +21,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.library import library
-from sb3_ppo_variants.base.algorithm import PPOBase
 from sb3_ppo_variants.compare.plan import Run
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.saving.plain import Values
 
 # Environments and algorithms come from these packages, so that their versions matter where they are installed.

@@ -21,10 +21,10 @@ from torch import nn
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.base import PPOBase
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
 

@@ -33,7 +33,7 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import ActionHead, BoxActions, HybridActions, check_parts, with_head
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, inputs_at, with_parameters
+from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
@@ -91,6 +91,8 @@ class PolicyKind:
     """The action head of policies with hybrid actions."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
+    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = buffers
+    """Those for actions that have several parts."""
     takes_masks: ClassVar[bool] = False
     """Whether the policy takes action masks."""
     has_memory: ClassVar[bool] = False
@@ -137,10 +139,6 @@ class PolicyKind:
         """Pick out the entries of ``policy_kwargs`` that the policy's constructor takes."""
         return model.policy_kwargs
 
-    def buffer_class(self, chosen: type[RolloutBuffer]) -> type[RolloutBuffer]:
-        """Choose the class of the buffer of a model that names another one, which its files name too."""
-        return with_parameters(chosen)
-
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
         return {}
@@ -151,12 +149,13 @@ class PolicyKind:
 
     # Minibatches
 
-    def samples(self, read: Read) -> Samples:
-        """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded."""
-        sb3s = Samples(*(getattr(read, name) for name in Samples._fields[:6]))
-        old_parameters, rows = getattr(read, "old_parameters", None), getattr(read, "rows", None)
-        masks = read.action_masks if self.takes_masks else None
-        return sb3s._replace(old_parameters=old_parameters, more=masks, rows=rows)
+    def samples(self, read: Read, rows: np.ndarray | None) -> Samples:
+        """Convert a minibatch that the rollout buffer yields. Only observations, actions and ``more`` may be padded.
+
+        :param rows: the rows of the rollout that it consists of, if they are known
+        """
+        sb3s = (getattr(read, name) for name in Samples._fields[:6])
+        return Samples(*sb3s)._replace(more=read.action_masks if self.takes_masks else None, rows=rows)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
@@ -439,7 +438,7 @@ def check_kl(policy: ActorCriticPolicy) -> None:
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
-    """Set up a model as SB3 does, but with a rollout buffer that has columns for the old parameters.
+    """Set up a model as SB3 does, with the policy and the rollout buffer of its kind.
 
     :raises ArgumentError: if the model cannot train the policy, or the buffer cannot hold the policy's rollouts
     """
@@ -448,10 +447,11 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     buffer_class = _buffer_class(model)
     model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
     kind = kind_of(model.policy)
-    make, rows = kind.buffer_class(buffer_class), layout_of(model.action_space).rows
+    make: Any = _for_hybrid_actions(kind, buffer_class) if is_hybrid(model.action_space) else buffer_class
     model.rollout_buffer = make(
-        model.n_steps, model.observation_space, rows, device=model.device, gamma=model.gamma,
-        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION), n_envs=model.n_envs,
+        model.n_steps, model.observation_space, layout_of(model.action_space).rows,
+        device=model.device, gamma=model.gamma, n_envs=model.n_envs,
+        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION),
         **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
     model.rollout_buffer_class = buffer_class  # Saved models name this class, and load without this package.
@@ -472,3 +472,19 @@ def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
             f"use {suitable.__name__} or a subclass of it"
         )
     return given
+
+
+def _for_hybrid_actions(kind: PolicyKind, buffer_class: type[RolloutBuffer]) -> type[RolloutBuffer]:
+    """Find the class of buffers for actions that have several parts, if it is another one.
+
+    :raises ArgumentError: if a user's class is not for such actions
+    """
+    if buffer_class in kind.buffers:
+        return kind.hybrid_buffers[kind.buffers.index(buffer_class)]
+    if not issubclass(buffer_class, tuple(kind.hybrid_buffers)):
+        names = " or ".join(each.__name__ for each in kind.hybrid_buffers)
+        raise ArgumentError(
+            f"rollout_buffer_class={buffer_class} does not know the masks of Dict and Tuple actions: derive it from "
+            f"{names} of {kind.hybrid_buffers[0].__module__}"
+        )
+    return buffer_class

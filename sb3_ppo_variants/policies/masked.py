@@ -33,7 +33,6 @@ from sb3_ppo_variants.layout import AnySpace, HybridLayout
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import HybridActions
 from sb3_ppo_variants.policies.kind import Extras, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import with_parameters
 
 
 class LinearAndStd(nn.Linear):
@@ -133,7 +132,7 @@ class MaskableHybridActions(HybridActions):
 
 
 class OfHybridActions(RolloutBuffer):
-    """A mixin for sb3-contrib's rollout buffers with masks, or a user's.
+    """A mixin for rollout buffers with masks of actions that have several parts.
 
     :param n_masks: number of booleans in a mask
     :param others: the other arguments of the buffer
@@ -153,6 +152,14 @@ class OfHybridActions(RolloutBuffer):
         self.action_space = rows
 
 
+class MaskableHybridRolloutBuffer(OfHybridActions, MaskableRolloutBuffer):
+    """sb3-contrib's buffer, for actions that have several parts."""
+
+
+class MaskableHybridDictRolloutBuffer(OfHybridActions, MaskableDictRolloutBuffer):
+    """The same for dictionaries of observations."""
+
+
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
     """sb3-contrib's policy for dictionaries and masks, whose actor and critic see different observations."""
 
@@ -168,6 +175,10 @@ class Masked(PolicyKind):
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
     hybrid: ClassVar[type[HybridActions]] = MaskableHybridActions  # type: ignore[type-abstract]
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
+    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (
+        MaskableHybridRolloutBuffer,
+        MaskableHybridDictRolloutBuffer,
+    )
     takes_masks = True
 
     @classmethod
@@ -177,9 +188,6 @@ class Masked(PolicyKind):
         check_maskable(model.action_space)
         make, arguments = cls.policy_maker(model), cls.policy_arguments(model)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
-
-    def buffer_class(self, chosen: type[RolloutBuffer]) -> type[RolloutBuffer]:
-        return with_parameters(chosen, *([OfHybridActions] if isinstance(self.policy, HybridActions) else []))
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         if not isinstance(self.policy, HybridActions):

@@ -30,7 +30,7 @@ from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.kind import NO_EXTRAS, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
-from sb3_ppo_variants.rollouts.buffer import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
+from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 HiddenStates: TypeAlias = tuple[th.Tensor, ...]
@@ -114,8 +114,8 @@ class Recurrent(PolicyKind):
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
 
-    def samples(self, read: Read) -> Samples:
-        samples, steps = super().samples(read), read.mask > 1e-8
+    def samples(self, read: Read, rows: np.ndarray | None) -> Samples:
+        samples, steps = super().samples(read, rows), read.mask > 1e-8
         masks: More = samples.more
         columns = {name: getattr(samples, name)[steps] for name in PADDED}
         return samples._replace(**columns, more=PaddedSequences(read.lstm_states, read.episode_starts, steps, masks))

@@ -18,16 +18,16 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
-from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.callbacks import tell
+from sb3_ppo_variants.callbacks import tell
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.guards.masks import check_env
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.kind import kind_of_class
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import ALGORITHMS, Recipe, recipe
-from sb3_ppo_variants.rollouts.loop import Told
 
 EVALUATION_SEED = 10_000
 # The names that SB3's make_vec_env gives to monitor files.

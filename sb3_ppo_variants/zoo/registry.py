@@ -29,19 +29,19 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments.rules import FLAG
-from sb3_ppo_variants.base import PPOBase
-from sb3_ppo_variants.base.callbacks import tell
+from sb3_ppo_variants.callbacks import tell
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import Objective, read_objective
 from sb3_ppo_variants.policies.kind import kind_of_class
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.environments import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import list_wrappers, names_part
-from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.saving import ExactCheckpointCallback
-from sb3_ppo_variants.updates import KLAdaptive
+from sb3_ppo_variants.step_size import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.

@@ -231,7 +231,7 @@ def state_of(model: Any) -> State:
         "policy": {name: tensor.clone() for name, tensor in model.policy.state_dict().items()},
         "optimizers": [deepcopy(optimizer.state_dict()) for optimizer in optimizers],
         "updates": model._n_updates,
-        "kl_coef": getattr(model, "_adapted_kl_coef", None),
+        "kl_coef": getattr(model, "kl_coef", None),
         "objective": getattr(getattr(model, "objective", None), "kl_coef", None),
         "step size": getattr(model.learning_rate, "learning_rate", None),
         # A new one is made anew, with the weights of the moment.

@@ -17,6 +17,7 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, values_of
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
+from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite
@@ -24,8 +25,6 @@ from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Observations, bounds_of, bring_into_bounds, resample_noise
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
@@ -238,12 +237,11 @@ class NativeActor:
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         values = self._values_of(observations)
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
-        if isinstance(self._buffer, WithParameters):
-            # From step by step to environment by environment.
-            stds = self._deviations()
-            std = None if stds is None else _in_rows(stds)
-            self._buffer.old_parameters = self._drawn.parameters(_in_rows(self._outputs), std)
         return th.from_numpy(values)
+
+    def old_parameters(self) -> Parameters:
+        stds = self._deviations()
+        return self._drawn.parameters(_in_rows(self._outputs), None if stds is None else _in_rows(stds))
 
     def drawn_from(self) -> Sequence[Parameters]:
         """Return the parameters of the distributions of each step that was stored."""

@@ -18,12 +18,11 @@ from sb3_ppo_variants.backends.native.proximal import check_proximal
 from sb3_ppo_variants.backends.native.update import NativeUpdate
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.backends.remade import UntilRemade
+from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import parts_of
-from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Actor
-from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.step_size import KLAdaptive
+from sb3_ppo_variants.step_size import KLAdaptive
+from sb3_ppo_variants.update import UpdatePlan
 
 
 class Native:
@@ -111,7 +110,7 @@ def _check_rollout(plan: UpdatePlan) -> None:
         for _, array in parts_of(buffer.observations):
             if array.shape[:1] not in ((rows,), (buffer.buffer_size,)):
                 raise ObstacleError(f"the observations of the rollout buffer have the shape {array.shape}")
-    old = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+    old = plan.old_parameters
     if old is None:
         return
     if {*map(len, old)} != {rows}:

@@ -18,8 +18,8 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
 from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.collector import Observations
 from sb3_ppo_variants.layout import AnySpace, parts_of
-from sb3_ppo_variants.rollouts.loop import Observations
 
 
 def _keys_of(extractor: nn.Module) -> list[str] | None:

@@ -8,9 +8,8 @@ from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.networks import arrays_of
 from sb3_ppo_variants.backends.obstacles import ObstacleError
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.updates.plan import UpdatePlan
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.run import Snapshot
+from sb3_ppo_variants.proximal import ProximalPolicy
+from sb3_ppo_variants.update import UpdatePlan
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.backends.native.update import NativeUpdate, TrainedPart
@@ -40,7 +39,6 @@ class FollowingPolicy:
 
     def __init__(self, proximal: ProximalPolicy, update: "NativeUpdate", part: "TrainedPart"):
         self._proximal, rollout, dtype = proximal, update.rollout, update.dtype
-        self._before = Snapshot(proximal)
         self._average = proximal.average.numpy().astype(dtype)
         arrays = {**arrays_of(update.plan.parameters), **part.views(self._average)}
         networks = update.architecture.structure(arrays)
@@ -60,7 +58,3 @@ class FollowingPolicy:
         """Write the average back."""
         self._proximal.average.numpy()[...] = self._average
         self._proximal.total_weight.fill_(self.structure.total_weight)
-
-    def restore(self) -> None:
-        """Restore the average from before the update."""
-        self._before.restore()

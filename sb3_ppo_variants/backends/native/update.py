@@ -24,10 +24,10 @@ from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.statistics import normalize_together
-from sb3_ppo_variants.rollouts.buffer import Columns, WithParameters, in_rows
-from sb3_ppo_variants.updates.plan import Descent, Ended, UpdatePlan, rollout_normalizer
-from sb3_ppo_variants.updates.proximal import join
-from sb3_ppo_variants.updates.run import Measured
+from sb3_ppo_variants.proximal import join
+from sb3_ppo_variants.rollout import Columns, in_rows
+from sb3_ppo_variants.statistics import MinibatchStatistics
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
 
 # The value losses that losses.hpp implements: for each, its name there, and its constant.
 NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
@@ -127,12 +127,6 @@ class TrainedPart:
         moments = [moment * (1 - beta) for moment, beta in zip(self._scaled, self._betas, strict=True)]
         self._write([self.vector, *moments], self.adam.steps)
 
-    def restore(self) -> None:
-        """Restore the parameters and the optimizer to their state before the descent."""
-        self._write(self._before, self._steps_before)
-        for parameter in self._new:
-            self._all_states.pop(parameter, None)
-
     def _write(self, vectors: Sequence[np.ndarray], steps: float) -> None:
         """Write the parameters, their moments and the number of steps into the policy and the optimizer."""
         values, *moments = map(self.views, vectors)
@@ -153,7 +147,7 @@ def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
 class NativeUpdate:
     """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
 
-    The constructor reads the policy, its optimizers and the rollout. :meth:`finish` writes policy and optimizers back.
+    The constructor reads the policy, its optimizers and the rollout. :meth:`store` writes policy and optimizers back.
 
     :param plan: the plan of the update
     :raises IndexError: if the rollout has actions that the policy does not have
@@ -184,7 +178,6 @@ class NativeUpdate:
         if plan.proximal is not None:
             self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
         self._latest: NativeDescent | None = None
-        self._written = False
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
         """Read the rollout in the row order of its buffer, in the type of the networks."""
@@ -199,7 +192,7 @@ class NativeUpdate:
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         if masks is not None:
             masks = fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, drawn.outputs)
-        parameters = buffer.old_parameters if isinstance(buffer, WithParameters) else None
+        parameters = self.plan.old_parameters
         if parameters is None:  # Another loop collected the rollout.
             parameters = self._compute_parameters(features, masks, log_std)
         self.old_parameters = parameters if self.plan.objective.needs_kl else None
@@ -242,40 +235,26 @@ class NativeUpdate:
             std = np.tile(np.exp(log_std), (len(features), 1))
         return drawn.parameters(outputs, std)
 
-    def descend(self, descent: Descent) -> Ended:
+    def descend(self, descent: Descent) -> DescentResult:
         proximal = structures.Proximal()
         if descent.of_policy and self._proximal is not None:
             proximal = self._proximal.structure
         self._latest = NativeDescent(self, descent, self._parts[descent.optimizer], proximal)
         return self._latest.descend()
 
-    def measured(self) -> Measured:
-        return Measured({}, 0) if self._latest is None else self._latest.measured()
+    def statistics(self) -> MinibatchStatistics:
+        return MinibatchStatistics({}) if self._latest is None else self._latest.statistics()
 
-    def check_finite(self) -> None:
-        if not all(np.isfinite(part.vector).all() for part in self._parts.values()):
-            raise NonFiniteError("vector of all parameters", "not finite")
-
-    def undo(self) -> None:
-        if self._written:
-            for part in self._parts.values():
-                part.restore()
-            if self._proximal is not None:
-                self._proximal.restore()
-
-    def finish(self) -> float:
-        """Write back the policy, the gradients of the last steps and the optimizers.
-
-        :return: the mean of KL(old || new) over the rollout
-        """
-        self.rollout.old, self.rollout.old_size = self._old
-        kl = library_in_use().mean_kl(self.dtype, self.networks, self.rollout)
-        self._written = True
+    def store(self) -> None:
+        """Write back the policy, the gradients of the last steps and the optimizers."""
         for part in self._parts.values():
             part.store()
         if self._proximal is not None:
             self._proximal.store()
-        return kl
+
+    def kl(self) -> float:
+        self.rollout.old, self.rollout.old_size = self._old
+        return library_in_use().mean_kl(self.dtype, self.networks, self.rollout)
 
 
 class NativeDescent:
@@ -294,7 +273,7 @@ class NativeDescent:
         self._permutation = np.zeros(n, np.int64)
         self._per_pass = -(-n // plan.batch_size)
         self._epochs = 0
-        self._epoch_start = 0
+        self._last_epoch = 0
         self._minibatches = np.zeros((descent.epochs * self._per_pass, len(structures.MEASURED)))
         self._outcome = structures.Outcome(self._minibatches, 0, 1)
         self._calls = Calls(self._outcome)
@@ -338,12 +317,12 @@ class NativeDescent:
             self._descent.of_value,
         )
 
-    def descend(self) -> Ended:
+    def descend(self) -> DescentResult:
         plan, outcome, stop, early = self._plan, self._outcome, self._descent.stop, 0
         # One call per pass, so that an interrupt is noticed after a pass.
         while self._epochs < self._descent.epochs:
             self._epochs += 1
-            self._epoch_start, outcome.ended_early = outcome.minibatches, 0
+            self._last_epoch, outcome.ended_early = outcome.minibatches, 0
             self._permutation[...] = np.random.permutation(len(self._advantages))
             if self._averages is not None and plan.normalize_advantage == "minibatch":
                 ordered = self._advantages[self._permutation]
@@ -355,11 +334,11 @@ class NativeDescent:
             early += outcome.ended_early
             if early and stop is not None and stop.ends == "update":
                 break
-        return Ended(self._epochs, self._part.adam.learning_rate, early, outcome.statistic)
+        return DescentResult(self._epochs, self._part.adam.learning_rate, self.statistics(), early, outcome.statistic)
 
-    def measured(self) -> Measured:
+    def statistics(self) -> MinibatchStatistics:
         if self._outcome.minibatches == 0:
-            return Measured({}, 0)
+            return MinibatchStatistics({})
         names = ["loss"]
         if self._descent.of_policy:
             names += ["policy_loss", "entropy_loss", "approx_kl"]
@@ -368,7 +347,7 @@ class NativeDescent:
             names += ["value_loss"]
         columns = self._minibatches[: self._outcome.minibatches].T.copy()
         values = {name: columns[structures.MEASURED.index(name)] for name in names}
-        return Measured(values, self._epoch_start)
+        return MinibatchStatistics(values, self._last_epoch)
 
 
 def _limits(descent: Descent) -> dict[str, float]:

@@ -1,11 +1,15 @@
-"""The plan of an update: the terms of the loss, and the descents that minimise it with their step sizes."""
+"""The plan of an update: the terms of the loss, and the descents that minimise it with their step sizes.
+
+An engine runs the plan (:class:`Update`). A descent is gradient descent with one optimizer: some epochs, each a pass
+over all minibatches of the rollout.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch as th
@@ -16,15 +20,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments.rules import current_value
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.statistics import mean_and_variance
+from sb3_ppo_variants.proximal import ProximalPolicy
+from sb3_ppo_variants.statistics import MinibatchStatistics
+from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.step_size import KLAdaptive
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
@@ -79,22 +85,27 @@ class Descent:
         return self.adaptive is not None or (self.stop is not None and self.stop.needs_kl)
 
 
-class Ended(NamedTuple):
-    """Where a descent ended."""
+@dataclass(frozen=True)
+class DescentResult:
+    """What a descent did.
+
+    :param epochs: number of epochs that were begun
+    :param learning_rate: the last step size
+    :param statistics: the statistics of its minibatches
+    :param stopped: number of epochs that ``stop`` ended early
+    :param exceeded: the statistic that ended the last of them
+    """
 
     epochs: int
-    """The number of passes that were begun."""
     learning_rate: float
-    """The last step size."""
-    early: int = 0
-    """How many of the passes ended early."""
-    statistic: float = 0.0
-    """The statistic that ended the last of them."""
+    statistics: MinibatchStatistics
+    stopped: int = 0
+    exceeded: float = 0.0
 
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """Everything that a backend knows about an update.
+    """Everything that an engine knows about an update.
 
     The loss is equation 9 of https://arxiv.org/abs/1707.06347, negated:
     the objective's loss + ent_coef * entropy loss + vf_coef * value loss.
@@ -110,6 +121,8 @@ class UpdatePlan:
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
     :param proximal: the policy to stay close to; ``None`` if it is the policy of the rollout
+    :param old_parameters: the parameters of the distributions that the actions of the rollout were drawn from, one row
+        per row; ``None`` if they are not known, because the rollout is not complete or another loop collected it
     """
 
     kind: PolicyKind
@@ -123,6 +136,7 @@ class UpdatePlan:
     descents: Sequence[Descent]
     processes: Processes = ALONE
     proximal: ProximalPolicy | None = None
+    old_parameters: Parameters | None = None
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of the objective and of the value loss, as they are logged."""
@@ -147,6 +161,27 @@ class UpdatePlan:
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of all descents."""
         return [descent.optimizer for descent in self.descents]
+
+    @property
+    def trained(self) -> list[nn.Module]:
+        """The modules that the update changes."""
+        return [self.kind.policy, *([] if self.proximal is None else [self.proximal])]
+
+
+class Update(Protocol):
+    """An update, as an engine runs it. It may change the policy and its optimizers, and nothing else of the model."""
+
+    def descend(self, descent: Descent) -> DescentResult:
+        """Run all epochs of a descent, or fewer if ``stop`` ends them early."""
+
+    def statistics(self) -> MinibatchStatistics:
+        """Return what the last descent has measured, as far as it came."""
+
+    def store(self) -> None:
+        """Write the results to the policy and the optimizers, if the update works on copies of them."""
+
+    def kl(self) -> float | None:
+        """Compute the mean of KL(old || new) over the rollout; ``None`` if the policy has no known KL."""
 
 
 class Trained(Protocol):
@@ -179,10 +214,10 @@ class Updates(ABC):
         """
 
     @abstractmethod
-    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
+    def log(self, results: Sequence[DescentResult]) -> dict[str, float]:
         """Return the values that are logged after an update in addition to its losses.
 
-        :param ended: where each descent ended
+        :param results: what each descent did
         """
 
 
@@ -207,8 +242,9 @@ class JointUpdates(Updates):
             )
         ]
 
-    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
-        return {"learning_rate": ended[0].learning_rate}
+    def log(self, results: Sequence[DescentResult]) -> dict[str, float]:
+        """Return the step size."""
+        return {"learning_rate": results[0].learning_rate}
 
 
 JOINT = JointUpdates()

@@ -1,10 +1,9 @@
-"""The training loop that all variants share."""
+"""The training loop that all variants share: plan an update, collect a rollout, run the update, log."""
 
 import inspect
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -20,6 +19,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
+from sb3_ppo_variants import together
 from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy, check_start, choose_device
 from sb3_ppo_variants.arguments.rules import (
     ACTION_SPACES,
@@ -37,22 +37,19 @@ from sb3_ppo_variants.arguments.rules import (
 )
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native.normalizing import fast_steps
-from sb3_ppo_variants.base import together
-from sb3_ppo_variants.base.callbacks import Supervised, check_evaluations, own_callbacks
-from sb3_ppo_variants.base.checks import (
-    check_buffer_for_kl,
+from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
+from sb3_ppo_variants.checks import (
     check_coefficients,
+    check_finite_parameters,
     check_learn,
     check_objective,
-    check_overridden,
     check_prediction,
-    check_replaced,
     checked,
     checked_env,
     checked_steps,
     settings_kept,
 )
-from sb3_ppo_variants.base.together import SharedRollout
+from sb3_ppo_variants.collector import begin_rollout, collect
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
@@ -62,24 +59,17 @@ from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_poli
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.descriptions import THROUGHOUT
 from sb3_ppo_variants.processes.statistics import explained_variance
-from sb3_ppo_variants.rollouts.buffer import check_is_free, check_rollout, forget_parameters, one_rollout
-from sb3_ppo_variants.rollouts.loop import begin_rollout, collect
+from sb3_ppo_variants.proximal import ProximalPolicy
+from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
+from sb3_ppo_variants.separate import divide, separate
+from sb3_ppo_variants.snapshot import Snapshot
+from sb3_ppo_variants.statistics import LOGGED, logged_statistics
+from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
-from sb3_ppo_variants.updates import (
-    AllOrNothing,
-    KLAdaptive,
-    NormalizeAdvantage,
-    UpdateOutcome,
-    UpdatePlan,
-    Updates,
-    run_update,
-    summary,
-)
-from sb3_ppo_variants.updates.proximal import ProximalPolicy
-from sb3_ppo_variants.updates.run import LOGGED_BY_UPDATES, OF_VALUE_LOSSES
-from sb3_ppo_variants.updates.separate import divide, separate
+from sb3_ppo_variants.together import SharedRollout
+from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
@@ -129,11 +119,15 @@ class PPOBase(SavedAlgorithm):
     proximal_policy: ProximalPolicy | None = None
     """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
+    # The distributions of the last rollout; and, while a rollout is collected, the id of the model that collects it,
+    # because a callback may copy the model.
+    old_policy: OldPolicy | None = None
+    _collecting: int | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.train is PPOBase.train:
-            check_overridden(cls)
+        if cls.train is PPOBase.train and cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
+            raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
         cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
@@ -199,10 +193,9 @@ class PPOBase(SavedAlgorithm):
     def _objective(self) -> Objective:
         """Make the policy objective with the coefficients of the current update."""
 
-    def _keep_objective(self, used: Objective, kl: float | None) -> None:
-        """Keep the state that the objective has after an update, if it has one.
+    def _after_update(self, kl: float | None) -> None:
+        """Keep the state that the objective has after an update, in the argument that it comes from.
 
-        :param used: the objective of the update
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
         """
 
@@ -240,7 +233,7 @@ class PPOBase(SavedAlgorithm):
         if self.clip_range_vf is None:
             if self.value_loss is None:
                 return SquaredError()
-            check_coefficients(self.value_loss, LOGGED_BY_UPDATES - OF_VALUE_LOSSES | objective.coefficients().keys())
+            check_coefficients(self.value_loss, LOGGED - {"clip_range_vf"} | objective.coefficients().keys())
             return self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
         if self.value_loss is not None:
@@ -249,9 +242,14 @@ class PPOBase(SavedAlgorithm):
             )
         return ClippedError(clip_range_vf)
 
-    def _plan(self) -> UpdatePlan:
+    def _plan(self, buffer: RolloutBuffer | None = None) -> UpdatePlan:
+        """Plan the next update, or the update with a rollout.
+
+        :param buffer: the rollout; ``None`` for the model's
+        """
         self._checked_arguments.update(self.__dict__, self._all_rules, self._take)  # Callbacks may have set them.
-        buffer, objective, normalize = self.rollout_buffer, self._objective(), self.normalize_advantage
+        buffer = self.rollout_buffer if buffer is None else buffer
+        objective, normalize = self._objective(), self.normalize_advantage
         descents = self._division.descents(self, self._early_stop(objective))
         if objective.proximal_decay is None:
             self.proximal_policy = None
@@ -269,6 +267,7 @@ class PPOBase(SavedAlgorithm):
             descents=descents,
             processes=self.processes,
             proximal=self.proximal_policy,
+            old_parameters=None if self.old_policy is None else self.old_policy.of(buffer),
         )
 
     def _take(self, name: str) -> None:
@@ -310,23 +309,35 @@ class PPOBase(SavedAlgorithm):
 
         :return: False if a callback ended it early
         """
+        if n_rollout_steps != rollout_buffer.buffer_size:
+            raise ArgumentError(
+                f"n_steps={n_rollout_steps} is not the length of the rollout buffer, which was created with n_steps="
+                f"{rollout_buffer.buffer_size}. To change it, save the model and pass n_steps={n_rollout_steps} "
+                "to load()"
+            )
         shared = SharedRollout(self, lambda: self._settings(self._current_progress_remaining))
-        with self.run.collecting(), one_rollout(rollout_buffer, n_rollout_steps):
-            begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-            shared.begin()
-            plan = replace(self._plan(), buffer=rollout_buffer)
-            if callable(self.gae_lambda):
-                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
-                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
-            engine = choose(plan, self.fast).backend
-            with engine.prepared(plan, updating=False):
-                actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                steps = shared.watch(checked_steps(fast_steps(env), self))
-                going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
-            if going:
-                callback.on_rollout_end()
-            going = shared.end(going)
+        try:
+            self._collecting, self.old_policy = id(self), None
+            with self.run.collecting():
+                begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+                shared.begin()
+                plan = self._plan(rollout_buffer)
+                if callable(self.gae_lambda):
+                    # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+                    self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+                    rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
+                engine = choose(plan, self.fast).backend
+                with engine.prepared(plan, updating=False):
+                    actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+                    steps = shared.watch(checked_steps(fast_steps(env), self))
+                    going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
+                if going:
+                    parameters = actor.old_parameters()
+                    self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
+                    callback.on_rollout_end()
+                going = shared.end(going)
+        finally:
+            self._collecting = None
         self.run.stopped = not going
         return going
 
@@ -335,38 +346,63 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).backend  # Again, because a callback may have changed the policy.
-        with AllOrNothing(self, plan) as whole:
+        with Snapshot(self, plan.trained, plan.optimizers) as snapshot:
             self.policy.set_training_mode(True)
             with engine.prepared(plan, updating=True):
-                whole.update = engine.update(plan)
-                outcome = run_update(whole.update, plan, self.verbose)
-            for descent, ended in zip(plan.descents, outcome.ended, strict=True):
-                utils.update_learning_rate(descent.optimizer, ended.learning_rate)
-            values = self._values(plan, outcome)
+                results, kl = self._run(engine.update(plan), plan)
+            for descent, result in zip(plan.descents, results, strict=True):
+                utils.update_learning_rate(descent.optimizer, result.learning_rate)
+            values = self._values(plan, results, kl)
             if plan.processes.size > 1:
                 together.check_same(self)
-            self._n_updates += outcome.ended[0].epochs
-            self._keep_objective(plan.objective, outcome.kl)
+            self._n_updates += results[0].epochs
+            self._after_update(kl)
             if plan.proximal is not None:
                 plan.proximal.remember(plan.descents[0].parameters)
             if isinstance(rate := self.learning_rate, KLAdaptive):
-                self.learning_rate = rate.after_update(outcome.ended[0].learning_rate, outcome.kl)
-            whole.kept = True
+                self.learning_rate = rate.after_update(results[0].learning_rate, kl)
+            snapshot.kept = True
         for name, value in values.items():
             self.logger.record(f"train/{name}", value)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
 
-    def _values(self, plan: UpdatePlan, outcome: UpdateOutcome) -> dict[str, float]:
+    def _run(self, update: Update, plan: UpdatePlan) -> tuple[list[DescentResult], float | None]:
+        """Run an update.
+
+        :return: what each descent did, and the mean of KL(old || new) over the rollout, if it is known
+        :raises NonFiniteError: if a loss, a gradient or a parameter is not finite
+        """
+        results = []
+        for descent in plan.descents:
+            try:
+                result = update.descend(descent)
+            except (ValueError, RuntimeError):
+                # PyTorch raises an error for what follows from a non-finite step, but does not name the cause.
+                update.statistics().check_finite()
+                update.store()
+                check_finite_parameters(self.policy)
+                raise
+            result.statistics.check_finite()
+            if self.verbose >= 1 and plan.processes.rank == 0:
+                _print_stop(descent, result)
+            results.append(result)
+        update.store()
+        check_finite_parameters(self.policy)
+        kl = update.kl()
+        return results, None if kl is None else plan.processes.mean(kl)
+
+    def _values(self, plan: UpdatePlan, results: Sequence[DescentResult], kl: float | None) -> dict[str, float]:
         """Collect the values that are logged after an update."""
-        values = plan.coefficients() | summary(outcome.measured) | self._division.log(outcome.ended)
+        measured = logged_statistics([result.statistics.over(plan.processes) for result in results])
+        values = plan.coefficients() | measured | self._division.log(results)
         current = {
             "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
         }  # fmt: skip
         values |= {name: value for name, value in current.items() if callable(getattr(self, name))}
         if callable(self.target_kl):
             values["target_kl"] = self.current_argument("target_kl")
-        if outcome.kl is not None:
-            values["kl"] = max(outcome.kl, 0.0)  # Rounding takes that of an unchanged policy below 0.
+        if kl is not None:
+            values["kl"] = max(kl, 0.0)  # Rounding takes that of an unchanged policy below 0.
         predicted, returns = plan.buffer.values.flatten(), plan.buffer.returns.flatten()
         explain = utils.explained_variance
         if plan.processes.size > 1:
@@ -380,12 +416,8 @@ class PPOBase(SavedAlgorithm):
         check_start("action", self.action_space)  # It may be a different environment than at construction.
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
-        forget_parameters(self.rollout_buffer)  # The path of the next rollout does not depend on the last one.
-        plan = self._plan()
-        check_buffer_for_kl(plan)
-        if type(self).train is PPOBase.train:
-            check_replaced(self)
-        backend, why = choose(plan, self.fast)
+        self.old_policy = None  # The path of the next rollout does not depend on the last one.
+        backend, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
             print(f"Training on the {backend.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
@@ -412,7 +444,11 @@ class PPOBase(SavedAlgorithm):
         :raises CallbackError: if a callback returns None
         :raises RuntimeError: if a callback calls it while a rollout is collected
         """
-        check_is_free(self.rollout_buffer)  # First, because the training under way may continue after this error.
+        if self._collecting == id(self):  # First, because the training under way may continue after this error.
+            raise RuntimeError(
+                "a callback called learn() of the model that is being trained, whose rollout is not complete: train a "
+                "copy of the model, or call learn() when this training has ended"
+            )
         processes = self.processes
         with settings_kept(), together.failing(processes):
             check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
@@ -435,7 +471,7 @@ class PPOBase(SavedAlgorithm):
         return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_checked_arguments"]
+        return [*super()._excluded_save_params(), "_division", "_checked_arguments", "old_policy", "_collecting"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
@@ -467,3 +503,11 @@ class PPOBase(SavedAlgorithm):
             observation, state, episode_start, deterministic, **given
         )
         return predicted
+
+
+def _print_stop(descent: Descent, result: DescentResult) -> None:
+    """Print a message if a descent ended early, as SB3 does."""
+    if descent.stop is not None and result.stopped:
+        ends_update = descent.stop.ends == "update"
+        what = f"Early stopping at step {result.epochs - 1}" if ends_update else f"{result.stopped} epochs ended early"
+        print(f"{what} due to reaching {descent.stop.reached}: {result.exceeded:.2f}")

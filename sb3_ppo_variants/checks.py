@@ -18,7 +18,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
 from sb3_ppo_variants.backends.native.library import native_test
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError
+from sb3_ppo_variants.collector import Steps
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, NonFiniteError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.capabilities import inner
 from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
@@ -28,33 +29,10 @@ from sb3_ppo_variants.layout import Actions, parts_of
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
-from sb3_ppo_variants.rollouts.buffer import WithParameters
-from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.updates import UpdatePlan
-from sb3_ppo_variants.updates.run import check_finite_parameters
 
 # Their wrappers return what they should.
 KNOWN_PACKAGES = ("stable_baselines3", "sb3_ppo_variants")
-NOT_CALLED = "_update_learning_rate is not called: pass a schedule as learning_rate"
-
-
-def check_overridden(cls: type[OnPolicyAlgorithm]) -> None:
-    """Check that a class overrides no method of SB3 that is not called.
-
-    :raises TypeError: if it does, saying what to do instead
-    """
-    if cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
-        raise TypeError(f"{cls.__name__}.{NOT_CALLED}")
-
-
-def check_replaced(model: OnPolicyAlgorithm) -> None:
-    """Check that a model has no method of its own in the place of one of SB3 that is not called.
-
-    :raises ArgumentError: if it has
-    """
-    if "_update_learning_rate" in vars(model):
-        raise ArgumentError(f"the model's {NOT_CALLED}")
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
@@ -79,20 +57,6 @@ def check_coefficients(owner: Objective | ValueLoss, taken: Set[str]) -> None:
         raise ArgumentError(
             f"{type(owner).__name__}.coefficients returned a coefficient named {both[0]!r}, but another value is "
             f"logged as train/{both[0]}: give it another name"
-        )
-
-
-def check_buffer_for_kl(plan: UpdatePlan) -> None:
-    """Check that the buffer keeps the parameters of the old policy, if an update needs its KL.
-
-    :raises ArgumentError: if it does not
-    """
-    if plan.needs_kl and not isinstance(plan.buffer, WithParameters):
-        name = type(plan.buffer).__name__
-        raise ArgumentError(
-            f"model.rollout_buffer is now a {name}, which does not store the parameters of the old policy. The KL "
-            f"needs them: pass rollout_buffer_class={name} to the constructor, or make the buffer with "
-            "type(model.rollout_buffer)(...)"
         )
 
 
@@ -150,6 +114,16 @@ def _warn_of_lost_fractions(env: VecEnv) -> None:
                 "stores as integers: the model learns from other observations than it acts on. Wrap each environment "
                 "in gymnasium.wrappers.DtypeObservation(env, np.float32), or do not normalize these observations"
             )
+
+
+def check_finite_parameters(policy: ActorCriticPolicy) -> None:
+    """Check that all parameters of the policy are finite.
+
+    :raises NonFiniteError: if a parameter is not finite, naming it
+    """
+    for name, parameter in policy.named_parameters():
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"parameter {name}", "not finite")
 
 
 @contextmanager

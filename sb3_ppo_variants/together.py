@@ -21,15 +21,15 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from sb3_ppo_variants.collector import Steps
 from sb3_ppo_variants.errors import ProcessError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.descriptions import describe, refuse_differences
 from sb3_ppo_variants.processes.statistics import Contribution, find_normalizations, name_wrapper
-from sb3_ppo_variants.rollouts.loop import Steps
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
-from sb3_ppo_variants.updates import UpdatePlan
+from sb3_ppo_variants.update import UpdatePlan
 
 OF_SAME_VERSION = ("sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch")
 # Arguments that may differ between processes.

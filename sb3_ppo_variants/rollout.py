@@ -1,22 +1,20 @@
-"""SB3's rollout buffers with extra columns: the parameters of the distributions that the actions were drawn from.
+"""Rollouts: the rows of SB3's rollout buffers, the distributions they were drawn from, and minibatches of them.
 
 A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs`` rows, environment by environment: the
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import PyTorchObs
-from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
+from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts, parts_of
 from sb3_ppo_variants.objectives import Batch
@@ -43,7 +41,7 @@ Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
-    """A minibatch: SB3's columns, the parameters of the old policy, and what the policy kind needs in addition."""
+    """A minibatch: SB3's columns, and what the policy kind needs in addition."""
 
     observations: PyTorchObs
     actions: th.Tensor
@@ -51,76 +49,55 @@ class Samples(NamedTuple):
     old_log_prob: th.Tensor
     advantages: th.Tensor
     returns: th.Tensor
-    old_parameters: Parameters | None = None
-    """Parameters of the distributions that the actions were drawn from; ``None`` if the buffer has no such columns."""
     more: object = None
     """Additional data that the policy kind needs."""
     rows: np.ndarray | None = None
     """The indices of the samples in the rollout; ``None`` if the buffer does not say."""
 
 
-class WithParameters(RolloutBuffer):
-    """Adds the columns to SB3's, sb3-contrib's or a user's rollout buffer."""
+@dataclass(frozen=True)
+class OldPolicy:
+    """The distributions that the actions of a rollout were drawn from.
 
-    old_parameters: Parameters | None = None
-    """One row per row of the rollout; ``None`` if the rollout was collected without parameters."""
-
-    def reset(self) -> None:
-        """Begin a new rollout."""
-        super().reset()
-        self.old_parameters = None
-
-    def set_parameters(self, steps: Sequence[Parameters]) -> None:
-        """Fill the columns.
-
-        :param steps: for each step of the rollout, the parameters in all environments
-        """
-        columns = (th.stack(tensors, dim=1) for tensors in zip(*steps, strict=True))
-        self.old_parameters = tuple(column.flatten(0, 1) for column in columns)
-
-    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Read:
-        samples: Read = super()._get_samples(batch_inds, env)
-        if not hasattr(samples, "_fields"):
-            return samples
-        extended = _with_attributes(type(samples))(*samples)  # type: ignore[arg-type]
-        extended.rows = batch_inds
-        if self.old_parameters is not None:
-            rows = th.as_tensor(batch_inds, device=self.old_parameters[0].device)
-            extended.old_parameters = tuple(column[rows] for column in self.old_parameters)
-        return extended
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Pickle does not find classes that were created on demand by their names.
-        return _empty_buffer, type(self).__bases__[1:], *object.__reduce__(self)[2:]
-
-
-@cache
-def with_parameters(buffer_class: type[RolloutBuffer], *mixins: type[RolloutBuffer]) -> type[WithParameters]:
-    """Make a class that adds the columns to a class of rollout buffers.
-
-    :param mixins: mixins for the new class
+    :param parameters: their parameters, one row per row of the rollout
+    :param rewards: the buffer's array of rewards, by which the rollout is recognised: each rollout has a new one
     """
-    if issubclass(buffer_class, WithParameters):
-        return buffer_class
-    return type(buffer_class.__name__, (WithParameters, *mixins, buffer_class), {"__module__": __name__})
+
+    parameters: Parameters
+    rewards: np.ndarray
+
+    def of(self, buffer: RolloutBuffer) -> Parameters | None:
+        """Return the parameters, if these are the distributions of the rollout in a buffer."""
+        return self.parameters if buffer.rewards is self.rewards else None
 
 
-def _empty_buffer(*bases: type[RolloutBuffer]) -> WithParameters:
-    *mixins, buffer_class = bases
-    cls = with_parameters(buffer_class, *mixins)
-    return cls.__new__(cls)
+def stack_steps(steps: Sequence[Parameters]) -> Parameters:
+    """Arrange the parameters of each step, one row per environment, in the order of the rows of a rollout."""
+    columns = (th.stack(tensors, dim=1) for tensors in zip(*steps, strict=True))
+    return tuple(column.flatten(0, 1) for column in columns)
 
 
-@cache
-def _with_attributes(samples_class: type[Read]) -> type[Read]:
-    """Make a class of named tuples like this one, whose instances take further attributes."""
-    return type(samples_class.__name__, (samples_class,), {"__module__": __name__})
+def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[Read, np.ndarray | None]]:
+    """Draw the minibatches of one epoch, as the buffer's ``get`` does, each with its rows in the rollout.
 
+    Buffers do not tell which rows they draw, so the method that reads the rows is watched while they do. Use it in
+    :func:`contextlib.closing`.
 
-def forget_parameters(buffer: RolloutBuffer) -> None:
-    """Clear the columns of a buffer, if it has them."""
-    if isinstance(buffer, WithParameters):
-        buffer.old_parameters = None
+    :return: the minibatches and their rows, which are ``None`` if the buffer reads them in another way
+    """
+    read_rows = buffer._get_samples
+    drawn: list[np.ndarray] = []
+
+    def read_and_note(rows: np.ndarray, *more: Any) -> Any:
+        drawn[:] = [rows]
+        return read_rows(rows, *more)
+
+    buffer._get_samples = read_and_note  # type: ignore[method-assign, assignment]
+    try:
+        for minibatch in buffer.get(batch_size):
+            yield minibatch, drawn.pop() if drawn else None
+    finally:
+        del buffer._get_samples
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
@@ -195,43 +172,6 @@ class Columns:
         starts = in_rows(self._buffer, self._buffer.episode_starts).reshape(self._buffer.n_envs, -1) > 0
         starts[:, 0] = True
         return starts.ravel().cumsum() - 1
-
-
-# This is not an attribute of the buffers, so that a copy of the model made during a rollout has a free buffer.
-_UNDER_WAY: WeakSet[RolloutBuffer] = WeakSet()
-
-
-@contextmanager
-def one_rollout(buffer: RolloutBuffer, n_steps: int) -> Iterator[None]:
-    """Reserve the buffer for one rollout while the context is active.
-
-    :param n_steps: length of the rollout
-    :raises ArgumentError: if the buffer has a different length
-    :raises RuntimeError: if another rollout is under way
-    """
-    check_is_free(buffer)
-    if n_steps != buffer.buffer_size:
-        raise ArgumentError(
-            f"n_steps={n_steps} is not the length of the rollout buffer, which was created with "
-            f"n_steps={buffer.buffer_size}. To change it, save the model and pass n_steps={n_steps} to load()"
-        )
-    _UNDER_WAY.add(buffer)
-    try:
-        yield
-    finally:
-        _UNDER_WAY.discard(buffer)
-
-
-def check_is_free(buffer: RolloutBuffer) -> None:
-    """Check that no rollout is being written to the buffer.
-
-    :raises RuntimeError: if one is
-    """
-    if buffer in _UNDER_WAY:
-        raise RuntimeError(
-            "a callback called learn() of the model that is being trained, whose rollout is not complete: train a copy "
-            "of the model, or call learn() when this training has ended"
-        )
 
 
 def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 1) -> None:

@@ -18,10 +18,10 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.type_aliases import MaybeCallback
 
 from sb3_ppo_variants.backends.obstacles import check_methods, find_obstacle
+from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.rollouts.loop import Told
 from sb3_ppo_variants.saving import ExactCheckpointCallback, SavedAlgorithm
 from sb3_ppo_variants.saving.state import inside, walk
 

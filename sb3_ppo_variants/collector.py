@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.outputs import Watch, check_episode
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_of
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
@@ -68,12 +69,15 @@ class Actor(Protocol):
         """
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        """Fill the rest of the buffer: advantages, returns and old parameters.
+        """Fill the rest of the buffer: advantages and returns.
 
         :param observations: the observations after the last step
         :param dones: whether the last step ended an episode, shape ``(n_envs,)``
         :return: the values of these states, shape ``(n_envs, 1)``
         """
+
+    def old_parameters(self) -> Parameters | None:
+        """Return the parameters of the distributions of the whole rollout, one row per row; ``None`` if unknown."""
 
 
 def begin_rollout(

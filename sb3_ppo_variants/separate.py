@@ -16,7 +16,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.updates.plan import JOINT, Descent, Ended, JointUpdates, Trained, Updates
+from sb3_ppo_variants.update import JOINT, Descent, DescentResult, JointUpdates, Trained, Updates
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ class SeparateUpdates(Updates):
     def _rate(self, progress_remaining: float) -> float:
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
 
-    def log(self, ended: Sequence[Ended]) -> dict[str, float]:
-        policy, value = ended
+    def log(self, results: Sequence[DescentResult]) -> dict[str, float]:
+        """Return the step sizes and the numbers of epochs of both."""
+        policy, value = results
         return {
             "learning_rate": policy.learning_rate,
             "value_learning_rate": value.learning_rate,

@@ -1,1 +1,0 @@
-"""Rollouts: the buffer that holds one, and the loop that collects one."""

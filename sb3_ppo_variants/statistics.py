@@ -1,0 +1,129 @@
+"""What is measured on minibatches: how it is reduced, whether it must be finite, and what it is logged as.
+
+:data:`STATISTICS` is the only list. The native library reports some of them under the same names, in upper case, in the
+enumeration ``Statistics`` of ``interface.hpp``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch as th
+
+from sb3_ppo_variants.errors import NonFiniteError
+from sb3_ppo_variants.processes import Processes
+
+
+def mean(values: np.ndarray, last_epoch: int) -> float:
+    """Average over all minibatches of a descent."""
+    return float(values.mean())
+
+
+def mean_of_last_epoch(values: np.ndarray, last_epoch: int) -> float:
+    """Average over the minibatches of the last epoch."""
+    return float(values[last_epoch:].mean())
+
+
+def last(values: np.ndarray, last_epoch: int) -> float:
+    """Take that of the last minibatch."""
+    return float(values[-1])
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number that is measured on each minibatch.
+
+    :param name: its name in the code
+    :param logged_as: what ``train/...`` it is logged as, SB3's name where SB3 logs it; ``None`` if it is not logged
+    :param over_minibatches: reduces the values of a descent, shape ``(minibatches,)``, to what is logged
+    :param over_processes: how the processes that train together reduce it
+    :param must_be_finite: whether an update with another value is an error
+    """
+
+    name: str
+    logged_as: str | None = None
+    over_minibatches: Callable[[np.ndarray, int], float] = mean
+    over_processes: Literal["mean", "max"] = "mean"
+    must_be_finite: bool = False
+
+
+# Of those that must be finite, causes come before effects.
+STATISTICS: Mapping[str, Statistic] = {
+    each.name: each
+    for each in (
+        Statistic("policy_loss", "policy_gradient_loss", must_be_finite=True),
+        Statistic("value_loss", "value_loss", must_be_finite=True),
+        Statistic("entropy_loss", "entropy_loss", must_be_finite=True),
+        Statistic("loss", "loss", last, must_be_finite=True),
+        Statistic("gradient", must_be_finite=True),  # Its norm, before it is clipped.
+        Statistic("approx_kl", "approx_kl", mean_of_last_epoch),
+        Statistic("kl"),
+        Statistic("ratio_deviation"),
+        Statistic("clip_fraction", "clip_fraction"),
+    )
+}
+# Everything else that an update logs, except the coefficients of the objective.
+LOGGED_BESIDE = frozenset({
+    "clip_range_vf", "ent_coef", "explained_variance", "gae_lambda", "kl", "learning_rate", "n_updates",
+    "policy_epochs", "std", "target_kl", "value_epochs", "value_learning_rate", "vf_coef",
+})  # fmt: skip
+LOGGED = LOGGED_BESIDE | {each.logged_as for each in STATISTICS.values() if each.logged_as is not None}
+
+
+@dataclass(frozen=True)
+class MinibatchStatistics:
+    """The statistics of the minibatches of one descent.
+
+    :param values: those that the descent measures, by name, each of shape ``(minibatches,)``
+    :param last_epoch: index of the first minibatch of the last epoch
+    """
+
+    values: Mapping[str, np.ndarray]
+    last_epoch: int = 0
+
+    def check_finite(self) -> None:
+        """Check that all losses and gradients are finite.
+
+        :raises NonFiniteError: if one is not finite, naming the first minibatch in which that is so
+        """
+        wrong: dict[str, int] = {}
+        for name, statistic in STATISTICS.items():
+            if statistic.must_be_finite and name in self.values:
+                finite = np.isfinite(self.values[name])
+                if not finite.all():
+                    wrong[name] = int(np.argmin(finite))
+        if wrong:
+            name = min(wrong, key=wrong.__getitem__)  # Within a minibatch, the first of the table.
+            quantity = f"{name.replace('_', ' ')} of minibatch {wrong[name]}"
+            raise NonFiniteError(quantity, f"not finite: {self.values[name][wrong[name]]}")
+
+    def over(self, processes: Processes) -> "MinibatchStatistics":
+        """Reduce them over all processes, whose descents have as many minibatches."""
+        if processes.size == 1 or not self.values:
+            return self
+        names = list(self.values)
+        own = np.stack([self.values[name].astype(np.float64) for name in names])
+        each = processes.gather(th.from_numpy(own)).numpy()
+        reduced = {"mean": each.mean(axis=0), "max": each.max(axis=0)}
+        values = {name: reduced[STATISTICS[name].over_processes][i] for i, name in enumerate(names)}
+        return MinibatchStatistics(values, self.last_epoch)
+
+    def logged(self) -> dict[str, float]:
+        """Compute what is logged, by SB3's names."""
+        return {
+            statistic.logged_as: statistic.over_minibatches(self.values[name], self.last_epoch)
+            for name, statistic in STATISTICS.items()
+            if statistic.logged_as is not None and name in self.values
+        }
+
+
+def logged_statistics(descents: Sequence[MinibatchStatistics]) -> dict[str, float]:
+    """Compute SB3's ``train/*`` values of an update by name.
+
+    If policy and value have separate descents, ``train/loss`` is the sum of their last losses.
+    """
+    each = [descent.logged() for descent in descents]
+    values = {name: value for logged in each for name, value in logged.items()}
+    losses = [logged["loss"] for logged in each if "loss" in logged]
+    return values | ({"loss": sum(losses)} if losses else {})
