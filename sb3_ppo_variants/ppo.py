@@ -57,8 +57,7 @@ from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
-from sb3_ppo_variants.processes.descriptions import THROUGHOUT
-from sb3_ppo_variants.processes.statistics import explained_variance
+from sb3_ppo_variants.processes.moments import explained_variance
 from sb3_ppo_variants.proximal import ProximalPolicy
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -68,7 +67,6 @@ from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.statistics import LOGGED, logged_statistics
 from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
-from sb3_ppo_variants.together import SharedRollout
 from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
@@ -291,14 +289,10 @@ class PPOBase(SavedAlgorithm):
         rule = self._all_rules[name]
         return current_value(name, getattr(self, name), self._current_progress_remaining, rule.of_schedule or rule)
 
-    def _settings(self, *progress_remaining: float) -> dict[str, str]:
-        """List everything that an update depends on, and that must be the same in all processes, by name.
-
-        :param progress_remaining: where to compare schedules
-        """
+    def _settings(self) -> dict[str, str]:
+        """Describe what all processes must have in common for the next update, by name."""
         plan = self._plan()
-        path = choose(plan, self.fast).backend.path
-        return together.settings_of(self, self._all_rules, plan, path, progress_remaining)
+        return together.settings_of(self, self._all_rules, plan, choose(plan, self.fast).backend.path)
 
     # The loop
 
@@ -315,12 +309,13 @@ class PPOBase(SavedAlgorithm):
                 f"{rollout_buffer.buffer_size}. To change it, save the model and pass n_steps={n_rollout_steps} "
                 "to load()"
             )
-        shared = SharedRollout(self, lambda: self._settings(self._current_progress_remaining))
+        shared = together.SharedRollout(self) if self.processes.size > 1 else None
         try:
             self._collecting, self.old_policy = id(self), None
             with self.run.collecting():
                 begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-                shared.begin()
+                if shared is not None:
+                    shared.begin()
                 plan = self._plan(rollout_buffer)
                 if callable(self.gae_lambda):
                     # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
@@ -329,13 +324,16 @@ class PPOBase(SavedAlgorithm):
                 engine = choose(plan, self.fast).backend
                 with engine.prepared(plan, updating=False):
                     actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                    steps = shared.watch(checked_steps(fast_steps(env), self))
+                    steps = checked_steps(fast_steps(env), self)
                     going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
                 if going:
                     parameters = actor.old_parameters()
                     self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
                     callback.on_rollout_end()
-                going = shared.end(going)
+                if shared is not None:
+                    if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
+                        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+                    going = shared.end(going, self._settings() if going else {})
         finally:
             self._collecting = None
         self.run.stopped = not going
@@ -354,7 +352,7 @@ class PPOBase(SavedAlgorithm):
                 utils.update_learning_rate(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)
             if plan.processes.size > 1:
-                together.check_same(self)
+                together.check_same_weights(self)
             self._n_updates += results[0].epochs
             self._after_update(kl)
             if plan.proximal is not None:
@@ -450,14 +448,14 @@ class PPOBase(SavedAlgorithm):
                 "copy of the model, or call learn() when this training has ended"
             )
         processes = self.processes
-        with settings_kept(), together.failing(processes):
+        with settings_kept():
             check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
             with checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
-                    together.begin(self, self._settings(*THROUGHOUT), **same)
+                    together.begin(self, self._settings(), **same)
                 return super().learn(
                     total_timesteps=cast(int, total_timesteps),
                     callback=supervised,

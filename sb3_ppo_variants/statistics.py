@@ -102,11 +102,14 @@ class MinibatchStatistics:
         """Reduce them over all processes, whose descents have as many minibatches."""
         if processes.size == 1 or not self.values:
             return self
-        names = list(self.values)
-        own = np.stack([self.values[name].astype(np.float64) for name in names])
+        own = np.concatenate([array.astype(np.float64) for array in self.values.values()])
         each = processes.gather(th.from_numpy(own)).numpy()
-        reduced = {"mean": each.mean(axis=0), "max": each.max(axis=0)}
-        values = {name: reduced[STATISTICS[name].over_processes][i] for i, name in enumerate(names)}
+        ends = np.cumsum([len(array) for array in self.values.values()])[:-1]
+        columns = dict(zip(self.values, np.split(each, ends, axis=1), strict=True))
+        values = {
+            name: column.max(axis=0) if STATISTICS[name].over_processes == "max" else column.mean(axis=0)
+            for name, column in columns.items()
+        }
         return MinibatchStatistics(values, self.last_epoch)
 
     def logged(self) -> dict[str, float]:

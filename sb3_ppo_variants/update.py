@@ -26,7 +26,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.processes.statistics import mean_and_variance
+from sb3_ppo_variants.processes.moments import mean_and_variance
 from sb3_ppo_variants.proximal import ProximalPolicy
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.step_size import KLAdaptive

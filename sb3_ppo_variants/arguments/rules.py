@@ -352,6 +352,13 @@ def current_value(
     return current_value(name, schedule, 0.0, values)
 
 
+def describe(value: object, progress_remaining: float = 1.0) -> str:
+    """Describe a value with words that are the same in every process; schedules by their value at this progress."""
+    if isinstance(value, FloatSchedule):
+        value = value(progress_remaining)
+    return type(value).__name__ if " at 0x" in repr(value) else repr(value)
+
+
 def given_in(local: Mapping[str, object]) -> dict[str, object]:
     """Pick out the arguments of a constructor by name, from the ``locals()`` at its beginning."""
     return {name: value for name, value in local.items() if name not in ("self", "__class__")}

@@ -21,7 +21,7 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
-from sb3_ppo_variants.processes.statistics import normalize_together
+from sb3_ppo_variants.processes.moments import normalize_together
 from sb3_ppo_variants.proximal import ProximalPolicy
 from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches, stack_steps
 from sb3_ppo_variants.statistics import MinibatchStatistics

@@ -22,7 +22,7 @@ from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.processes.statistics import Statistics
+from sb3_ppo_variants.processes.moments import Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.classes import check_class, convert

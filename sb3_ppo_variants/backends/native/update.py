@@ -23,7 +23,7 @@ from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.statistics import normalize_together
+from sb3_ppo_variants.processes.moments import normalize_together
 from sb3_ppo_variants.proximal import join
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics

@@ -23,7 +23,7 @@ from helpers import flat_weights, save
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.processes import current
-from sb3_ppo_variants.processes.statistics import explained_variance, merge_moments
+from sb3_ppo_variants.processes.moments import explained_variance, merge_moments
 from sb3_ppo_variants.recipes import load, recipe, train
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}

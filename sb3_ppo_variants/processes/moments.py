@@ -8,8 +8,8 @@ import torch as th
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
-from sb3_ppo_variants.processes.descriptions import refuse_differences
 from sb3_ppo_variants.processes.group import Processes
 
 
@@ -74,9 +74,11 @@ class Statistics:
         If the processes have had nothing in common before, they take the statistics of rank 0.
 
         :param each: the contribution of each process
-        :raises ArgumentError: if the processes have different statistics or statistics of different shapes
+        :raises ArgumentError: if the processes have different wrappers
         """
-        refuse_differences([{name: str(np.shape(own.mean)) for name, (own, _) in one.items()} for one in each])
+        if len({(*one,) for one in each}) > 1:
+            names = " and ".join(f"rank {rank} has {[*one]}" for rank, one in enumerate(each))
+            raise ArgumentError(f"the processes have different VecNormalize wrappers: {names}")
         for name, moments in _get_moments(env).items():
             own, common = zip(*(one[name] for one in each), strict=True)
             before = common[0]
@@ -93,15 +95,10 @@ def find_normalizations(env: VecEnv | None) -> list[VecNormalize]:
     return [env, *inner] if isinstance(env, VecNormalize) else inner
 
 
-def name_wrapper(index: int) -> str:
-    """Name a ``VecNormalize`` wrapper for messages, by its index from the outside."""
-    return "VecNormalize" if index == 0 else f"VecNormalize number {index + 1}"
-
-
 def _get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     found: dict[str, RunningMeanStd] = {}
     for index, wrapper in enumerate(find_normalizations(env)):
-        name, observations = name_wrapper(index), getattr(wrapper, "obs_rms", None)
+        name, observations = f"VecNormalize {index}", getattr(wrapper, "obs_rms", None)
         if isinstance(observations, dict):
             found |= {f"{name}.obs_rms[{key!r}]": moments for key, moments in observations.items()}
         elif observations is not None:
