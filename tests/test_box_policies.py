@@ -11,7 +11,6 @@ import torch as th
 from gymnasium import spaces
 from resuming import exact, pendulums
 from stable_baselines3.common.distributions import kl_divergence
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import (
@@ -29,7 +28,7 @@ from helpers import (
 )
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOFixedKL
 from sb3_ppo_variants.distributions import Beta, SquashedGaussian
-from sb3_ppo_variants.policies.head import BoxActions, with_head
+from sb3_ppo_variants.policies.head import BoxActions, BoxPolicy
 
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "gaussian of state": {"distribution": "gaussian", "std": "state"},
@@ -160,7 +159,7 @@ def test_files_hold_the_distribution(cls: Any, name: str) -> None:
 def test_policies_save_themselves(name: str, tmp_path: Path) -> None:
     model = small(policy_kwargs=DISTRIBUTIONS[name])
     model.policy.save(tmp_path / "policy")
-    loaded = with_head(ActorCriticPolicy, BoxActions).load(str(tmp_path / "policy"))
+    loaded = BoxPolicy.load(str(tmp_path / "policy"))
     assert loaded.drawn_from == model.policy.drawn_from and loaded.squash_output
     th.testing.assert_close(loaded.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
 

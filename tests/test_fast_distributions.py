@@ -139,7 +139,7 @@ def test_actions_are_scaled_as_by_sb3(distribution: str) -> None:
     np.testing.assert_array_equal(np.array(taken), np.clip(scaled, ASYMMETRIC.low, ASYMMETRIC.high))
 
 
-class Cautious(ActorCriticPolicy):
+class Cautious(BoxActions, ActorCriticPolicy):
     """Scales actions to the lower half of their bounds."""
 
     def unscale_action(self, scaled_action: np.ndarray) -> np.ndarray:

@@ -14,7 +14,18 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, MIXED, VECTOR, assert_same_weights, collect, noise_envs, policy_for, small
+from helpers import (
+    ACTION_SPACES,
+    BOX,
+    MIXED,
+    VECTOR,
+    assert_same_weights,
+    collect,
+    noise_envs,
+    policy_for,
+    small,
+    with_old_parameters,
+)
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.kl import divergences_of
 
@@ -42,13 +53,14 @@ def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **argumen
 
 def assert_records_the_policy(model: Any, atol: float = 1e-5) -> None:
     """Check what a rollout recorded against the policy that made it."""
-    for batch in model.rollout_buffer.get():
+    size = model.n_steps * model.n_envs
+    for batch, _, old_parameters in with_old_parameters(model, size):
         with th.no_grad():
             values, log_prob, _ = model.policy.evaluate_actions(batch.observations, batch.actions)
             found = model.policy.get_distribution(batch.observations)
         th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=atol, atol=atol)
-        for ours, theirs in zip(batch.old_parameters, divergences_of(found).parameters(found), strict=True):
+        for ours, theirs in zip(old_parameters, divergences_of(found).parameters(found), strict=True):
             th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 

@@ -17,7 +17,6 @@ from parity import train
 from resuming import exact
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
@@ -42,8 +41,7 @@ from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.guards.masks import MaskCheck, check_given, random_actions
 from sb3_ppo_variants.guards.outputs import Watch
 from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.head import with_head
-from sb3_ppo_variants.policies.masked import MaskableHybridActions
+from sb3_ppo_variants.policies.masked import MaskableHybridPolicy
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
@@ -301,7 +299,7 @@ def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
 def test_policies_and_buffers_can_be_copied(tmp_path: Path) -> None:
     model = collect(small_masked(policy_kwargs={"log_std_init": -0.5, "entropy_weights": {"force": 0.0}}))
     model.policy.save(str(tmp_path / "policy"))
-    loaded = with_head(MaskableActorCriticPolicy, MaskableHybridActions).load(str(tmp_path / "policy"))
+    loaded = MaskableHybridPolicy.load(str(tmp_path / "policy"))
     for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
         th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
         assert other.of_parts == model.policy.of_parts and other.log_std_init == -0.5
@@ -423,5 +421,5 @@ def test_what_does_not_fit_is_refused(space: Any, arguments: dict[str, Any], mes
 def test_environments_without_masks_are_refused_before_the_first_step() -> None:
     with pytest.raises(ArgumentError, match=r"NoiseEnv has no action_masks\(\)"):
         small_masked(env=DummyVecEnv([lambda: NoiseEnv(KICK)])).learn(16)
-    with pytest.warns(UserWarning, match=r"has action_masks\(\), which ActorCriticPolicyWithHybridActions ignores"):
+    with pytest.warns(UserWarning, match=r"has action_masks\(\), which HybridPolicy ignores"):
         small_masked(env=DummyVecEnv([lambda: Wrong(KICK)]), policy="MlpPolicy")._setup_learn(16)

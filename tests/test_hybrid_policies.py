@@ -45,7 +45,7 @@ from helpers import (
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.head import HybridActions, with_head
+from sb3_ppo_variants.policies.head import HybridActions, HybridPolicy
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
 ONLY_IF: dict[str, Any] = {
@@ -245,7 +245,7 @@ def test_files(cls: Any, name: str, weights_only: bool) -> None:
 def test_policies_save_themselves(tmp_path: Path) -> None:
     model = small(env=envs(KICK), **ONLY_IF)
     model.policy.save(str(tmp_path / "policy"))
-    loaded = with_head(ActorCriticPolicy, HybridActions).load(str(tmp_path / "policy"))
+    loaded = HybridPolicy.load(str(tmp_path / "policy"))
     seen = np.ones(3, np.float32)
     for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
         th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
@@ -271,11 +271,17 @@ def test_asymmetric_critics() -> None:
     assert KICK.contains(model.predict(model.observation_space.sample())[0])
 
 
-class Own(ActorCriticPolicy):
+class Plain(ActorCriticPolicy):
     """A policy of a user."""
 
 
+class Own(HybridActions, Plain):
+    """The same, for actions that have several parts."""
+
+
 def test_policies_of_the_user() -> None:
+    with pytest.raises(ArgumentError, match=r"write class Mine\(HybridActions, Plain\) with HybridActions from"):
+        small(policy=Plain, env=envs(KICK))
     model = small(policy=Own, env=envs(KICK)).learn(64)
     assert isinstance(model.policy, Own) and model.policy_class is Own
     assert KICK.contains(model.predict(np.zeros(3, np.float32))[0])

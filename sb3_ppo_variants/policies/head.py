@@ -1,18 +1,17 @@
 """Action heads: mixins that make the distribution of a policy's actions.
 
-SB3's and sb3-contrib's policies make the distribution that SB3 has for an action space. A head makes another one, for
-any class of policies: for images, dictionaries or masks, with a memory, with an asymmetric critic, or of a user.
+SB3's and sb3-contrib's policies make the distribution that SB3 has for an action space. A head makes another one. Each
+policy kind has a class with each head, and a policy of your own takes one too: ``class Mine(BoxActions, MyPolicy)``.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
@@ -22,10 +21,11 @@ from sb3_ppo_variants.distributions import StateGaussianDistribution, distributi
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds, is_hybrid
+from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 
 
 class ActionHead(BasePolicy):
-    """Makes the distribution of a policy's actions: see :func:`with_head`."""
+    """Makes the distribution of a policy's actions. It comes before the class of the policy."""
 
     arguments: ClassVar[tuple[str, ...]]
     """The names of the arguments that it takes beside those of the policy."""
@@ -55,27 +55,6 @@ class ActionHead(BasePolicy):
 
     def _get_constructor_parameters(self) -> dict[str, object]:
         return {**super()._get_constructor_parameters(), **self._given}
-
-
-@cache
-def with_head(policy_class: type[BasePolicy], head: type[ActionHead]) -> type[ActionHead]:
-    """Make the class of policies like these whose actions a head draws.
-
-    Arguments that the class of the policies itself declares are its own, even if the head has some of the same names.
-    """
-    arguments = tuple(name for name in head.arguments if name not in list_arguments(policy_class))
-    members = {"__module__": __name__, "arguments": arguments, "__reduce__": _reduced}
-    return type(f"{policy_class.__name__}With{head.__name__}", (head, policy_class), members)
-
-
-def _reduced(policy: ActionHead) -> tuple[object, ...]:
-    # Pickle does not find classes that were created on demand by their names.
-    return _empty_policy, type(policy).__bases__[::-1], *object.__reduce__(policy)[2:]
-
-
-def _empty_policy(policy_class: type[BasePolicy], head: type[ActionHead]) -> ActionHead:
-    cls = with_head(policy_class, head)
-    return cls.__new__(cls)
 
 
 class BoxActions(ActionHead):
@@ -183,3 +162,19 @@ def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapp
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
                 f"{space}: leave it out"
             )
+
+
+class BoxPolicy(BoxActions, ActorCriticPolicy):
+    """SB3's policy with a named distribution of continuous actions."""
+
+
+class BoxAsymmetricPolicy(BoxActions, AsymmetricPolicy):
+    """The same, whose actor and critic see different observations."""
+
+
+class HybridPolicy(HybridActions, ActorCriticPolicy):
+    """SB3's policy for actions that have several parts."""
+
+
+class HybridAsymmetricPolicy(HybridActions, AsymmetricPolicy):
+    """The same, whose actor and critic see different observations."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch as th
@@ -25,14 +25,21 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 
-from sb3_ppo_variants.arguments.checks import KEYS, list_arguments
+from sb3_ppo_variants.arguments.checks import KEYS, OF_DISTRIBUTION, list_arguments
 from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.head import ActionHead, BoxActions, HybridActions, check_parts, with_head
+from sb3_ppo_variants.policies.head import (
+    ActionHead,
+    BoxAsymmetricPolicy,
+    BoxPolicy,
+    HybridAsymmetricPolicy,
+    HybridPolicy,
+    check_parts,
+)
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -87,12 +94,14 @@ class PolicyKind:
     """The policy classes for vectors, images and dictionaries."""
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
-    hybrid: ClassVar[type[HybridActions]] = HybridActions  # type: ignore[type-abstract]
-    """The action head of policies with hybrid actions."""
+    box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxPolicy, BoxAsymmetricPolicy)
+    """The policy and the asymmetric policy that draw continuous actions from a named distribution."""
+    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridPolicy, HybridAsymmetricPolicy)
+    """Those for actions that have several parts."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
-    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = buffers
-    """Those for actions that have several parts."""
+    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = ()
+    """Those for actions that have several parts, if they are others."""
     takes_masks: ClassVar[bool] = False
     """Whether the policy takes action masks."""
     has_memory: ClassVar[bool] = False
@@ -120,19 +129,20 @@ class PolicyKind:
         is_asymmetric = model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS)
         made: Any = cls.asymmetric if is_asymmetric else model.policy_class
         check_parts(model.action_space, made, model.policy_kwargs)
-        head = cls._head_for(made, model)
-        maker: Callable[..., Any] = made if head is None else with_head(made, head)
-        return maker
-
-    @classmethod
-    def _head_for(cls, policy_class: type[BasePolicy], model: OnPolicyAlgorithm) -> type[ActionHead] | None:
-        """Choose what draws the actions of policies of a class, or ``None`` if they draw them themselves."""
-        if issubclass(policy_class, ActionHead):
-            return None
-        if is_hybrid(model.action_space):
-            return cls.hybrid
-        given = {*BoxActions.arguments} & model.policy_kwargs.keys() - list_arguments(policy_class).keys()
-        return BoxActions if given else None
+        arguments = list_arguments(made)
+        named = [name for name in OF_DISTRIBUTION if name in model.policy_kwargs and name not in arguments]
+        if issubclass(made, ActionHead) or not (named or is_hybrid(model.action_space)):
+            return cast(Callable[..., ActorCriticPolicy], made)
+        heads: Sequence[Any] = cls.hybrid_heads if is_hybrid(model.action_space) else cls.box_heads
+        if made not in (*cls.policies, cls.asymmetric):
+            head = "HybridActions" if is_hybrid(model.action_space) else "BoxActions"
+            what = f"policy_kwargs[{named[0]!r}]" if named else f"env.action_space={model.action_space}"
+            raise ArgumentError(
+                f"{what} needs a policy that draws such actions: write class Mine({head}, {made.__name__}) with "
+                f"{head} from sb3_ppo_variants.policies.head, and pass it"
+            )
+        # Those for images and for dictionaries differ only in what extracts the features.
+        return partial(heads[is_asymmetric], features_extractor_class=arguments["features_extractor_class"])
 
     @classmethod
     def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
@@ -479,6 +489,8 @@ def _for_hybrid_actions(kind: PolicyKind, buffer_class: type[RolloutBuffer]) -> 
 
     :raises ArgumentError: if a user's class is not for such actions
     """
+    if not kind.hybrid_buffers:
+        return buffer_class
     if buffer_class in kind.buffers:
         return kind.hybrid_buffers[kind.buffers.index(buffer_class)]
     if not issubclass(buffer_class, tuple(kind.hybrid_buffers)):

@@ -164,6 +164,14 @@ class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
     """sb3-contrib's policy for dictionaries and masks, whose actor and critic see different observations."""
 
 
+class MaskableHybridPolicy(MaskableHybridActions, MaskableActorCriticPolicy):  # type: ignore[misc]
+    """sb3-contrib's policy for actions that have several parts."""
+
+
+class MaskableHybridAsymmetricPolicy(MaskableHybridActions, MaskableAsymmetricPolicy):  # type: ignore[misc]
+    """The same, whose actor and critic see different observations."""
+
+
 class Masked(PolicyKind):
     """Evaluates a policy as sb3-contrib's MaskablePPO does."""
 
@@ -173,7 +181,7 @@ class Masked(PolicyKind):
         MaskableMultiInputActorCriticPolicy,
     )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
-    hybrid: ClassVar[type[HybridActions]] = MaskableHybridActions  # type: ignore[type-abstract]
+    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (MaskableHybridPolicy, MaskableHybridAsymmetricPolicy)
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (
         MaskableHybridRolloutBuffer,

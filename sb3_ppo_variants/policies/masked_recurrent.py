@@ -26,7 +26,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_ppo_variants.policies.masked import MaskableHybridDistribution, Masked, OfHybridActions
+from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution, Masked, OfHybridActions
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, HiddenStates, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
@@ -145,6 +145,14 @@ class MaskableAsymmetricLstmPolicy(MaskableRecurrentActorCriticPolicy, Asymmetri
     __init__ = AsymmetricLstmPolicy.__init__
 
 
+class MaskableHybridLstmPolicy(MaskableHybridActions, MaskableRecurrentActorCriticPolicy):  # type: ignore[misc]
+    """The policy for actions that have several parts."""
+
+
+class MaskableHybridAsymmetricLstmPolicy(MaskableHybridActions, MaskableAsymmetricLstmPolicy):  # type: ignore[misc]
+    """The same, whose actor and critic see different observations."""
+
+
 class MaskableRecurrentSamples(
     namedtuple("MaskableRecurrentSamples", [*RecurrentRolloutBufferSamples._fields, "action_masks"])  # type: ignore[misc]
 ):
@@ -195,5 +203,6 @@ class MaskedRecurrent(Recurrent, Masked):
         MaskableRecurrentMultiInputActorCriticPolicy,
     )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricLstmPolicy
+    hybrid_heads = (MaskableHybridLstmPolicy, MaskableHybridAsymmetricLstmPolicy)
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
     hybrid_buffers = (MaskableRecurrentHybridRolloutBuffer, MaskableRecurrentHybridDictRolloutBuffer)

@@ -1,6 +1,6 @@
 """Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -29,6 +29,7 @@ from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
+from sb3_ppo_variants.policies.head import BoxActions, HybridActions
 from sb3_ppo_variants.policies.kind import NO_EXTRAS, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
@@ -73,6 +74,22 @@ class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
         self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
+class BoxLstmPolicy(BoxActions, RecurrentActorCriticPolicy):
+    """sb3-contrib's policy with a named distribution of continuous actions."""
+
+
+class BoxAsymmetricLstmPolicy(BoxActions, AsymmetricLstmPolicy):
+    """The same, whose actor and critic see different observations."""
+
+
+class HybridLstmPolicy(HybridActions, RecurrentActorCriticPolicy):
+    """sb3-contrib's policy for actions that have several parts."""
+
+
+class HybridAsymmetricLstmPolicy(HybridActions, AsymmetricLstmPolicy):
+    """The same, whose actor and critic see different observations."""
+
+
 class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
@@ -82,6 +99,8 @@ class Recurrent(PolicyKind):
 
     policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricLstmPolicy
+    box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxLstmPolicy, BoxAsymmetricLstmPolicy)
+    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridLstmPolicy, HybridAsymmetricLstmPolicy)
     buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
     has_memory = True
 
