@@ -14,6 +14,7 @@ from test_fast_update import CASES, assert_same_update, collected
 from helpers import BOX, noise_envs, small, update
 from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.distributions import Beta, BetaDistribution
+from sb3_ppo_variants.policies.head import BoxActions
 
 pytestmark = pytest.mark.usefixtures("natively")
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
