@@ -20,7 +20,7 @@ from sb3_ppo_variants.layout import map_parts, parts_of
 from sb3_ppo_variants.objectives import Batch
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
-ROWS_AT_ONCE = 128
+ROWS_AT_ONCE = 512
 # The names of columns that objectives may read, with those that SB3's buffers give them.
 BUFFER_NAMES = {
     "observations": "observations",

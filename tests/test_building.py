@@ -1,4 +1,4 @@
-"""Wheels say whether they have the native library; editable installations print no warnings; conda needs the same."""
+"""Wheels say whether they have the native library; and editable installations print no warnings."""
 
 import configparser
 import os
@@ -74,17 +74,3 @@ def test_a_wheel_with_the_library_is_for_this_platform(clone: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="variables do not choose the compiler")
 def test_editable_installations_print_no_warnings(clone: Path) -> None:
     assert "Editable installation" not in printed(clone, "editable_wheel", CC="false", CXX="false")
-
-
-def test_conda_requires_the_same_as_pip() -> None:
-    yaml = pytest.importorskip("yaml")
-    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    names = {"stable_baselines3": "stable-baselines3", "torch": "pytorch"}
-    required = {f"python{config['options']['python_requires']}"}
-    for line in config["options"]["install_requires"].split():
-        name, separator, versions = line.partition(">=")
-        required.add(names.get(name, name) + separator + versions)
-    assert {line.replace(" ", "") for line in recipe["requirements"]["run"]} == required
-    assert recipe["context"]["version"] == sb3_ppo_variants.__version__
