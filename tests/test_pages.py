@@ -124,17 +124,17 @@ def test_files_and_members_of_classes_that_are_named_exist(page: Path) -> None:
 
 def test_what_does_not_exist_is_found() -> None:
     text = (
-        "`envs/steam.py`, `kl.py`, `PolicyKind.has_distribution`, `PolicyKind.has_steam`, `AllOrNothing.__exit__()`, "
-        "`PPOClip.save(path)`, `PPOClip._plan`, `run_update` in `updates/run.py`, `steam(plan)` (`updates/run.py`)"
+        "`envs/steam.py`, `kl.py`, `PolicyKind.has_distribution`, `PolicyKind.has_steam`, `Snapshot.__exit__()`, "
+        "`PPOClip.save(path)`, `PPOClip._plan`, `Descent` in `update.py`, `steam(plan)` (`update.py`)"
     )
     assert missing_files(text) == ["envs/steam.py"]
-    assert missing_from_files(text) == ["steam in updates/run.py"]
+    assert missing_from_files(text) == ["steam in update.py"]
     assert missing_members(text) == ["PolicyKind.has_steam"]
 
 
 def test_the_architecture_names_code() -> None:
     text = prose(DOCS / "architecture.md")
-    assert len(re.findall(FILE, text)) > 80 and len(re.findall(r"`[A-Z]\w*\.\w+", text)) > 15
+    assert len(re.findall(FILE, text)) > 50 and len(re.findall(r"`[A-Z]\w*\.\w+", text)) > 10
 
 
 @pytest.mark.parametrize("page", INTERNALS, ids=lambda page: page.stem)
@@ -143,7 +143,7 @@ def test_code_that_is_named_exists(page: Path) -> None:
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:
-    assert exists("sb3_ppo_variants.snapshot.run_update") and exists("sb3_ppo_variants.kl")
+    assert exists("sb3_ppo_variants.update.Descent") and exists("sb3_ppo_variants.kl")
     assert not exists("sb3_ppo_variants.kl.nothing") and not exists("sb3_ppo_variants.nothing")
 
 
