@@ -27,7 +27,7 @@ __all__ = ["HiddenNumbers", "LowOrHigh", "MoveOrKick", "Scheduling"]
 # The choices of MoveOrKick, and how close the player must be to the ball to kick it.
 MOVE, KICK = 0, 1
 REACH = 0.1
-AT_LEAST_TWO = integer("an integer >= 2", lambda value: value >= 2)
+AT_LEAST_TWO = integer(2)
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],

@@ -1,6 +1,5 @@
 """Wheels say whether they have the native library; and editable installations print no warnings."""
 
-import configparser
 import os
 import shutil
 import subprocess
@@ -9,8 +8,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-
-import sb3_ppo_variants
 
 pytest.importorskip("setuptools.command.bdist_wheel")
 ROOT = Path(__file__).parents[1]

@@ -68,22 +68,30 @@ class Rule:
         return Rule(f"{self.allowed}, or None", lambda value: value is None or self.accepts(value), self.of_schedule)
 
 
-def number(allowed: str, accepts: Callable[[float], bool]) -> Rule:
-    """Make a rule for real numbers, except bool, that the predicate accepts (no comparison accepts NaN)."""
+def number(allowed: str, at_least: float = -math.inf, at_most: float = math.inf, above: float | None = None) -> Rule:
+    """Make a rule for finite numbers within bounds, except bool and NaN.
 
-    def accepts_number(value: object) -> bool:
+    :param above: the bound that they must exceed, instead of ``at_least``
+    """
+
+    def accepts(value: object) -> bool:
+        if not isinstance(value, Real) or isinstance(value, bool):
+            return False
         with suppress(OverflowError):  # An integer may be too large for a float.
-            return isinstance(value, Real) and not isinstance(value, bool) and accepts(float(value))
+            value = float(value)
+            return math.isfinite(value) and at_least <= value <= at_most and (above is None or value > above)
         return False
 
-    return Rule(allowed, accepts_number)
+    return Rule(allowed, accepts)
 
 
-def integer(allowed: str, accepts: Callable[[int], bool]) -> Rule:
-    """Make a rule for integers, except bool, that the predicate accepts."""
-    return Rule(
-        allowed, lambda value: isinstance(value, Integral) and not isinstance(value, bool) and accepts(int(value))
-    )
+def integer(at_least: int) -> Rule:
+    """Make a rule for integers from a bound on, except bool."""
+
+    def accepts(value: object) -> bool:
+        return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= at_least
+
+    return Rule(f"an integer >= {at_least}", accepts)
 
 
 def instance(allowed: str, *types: type) -> Rule:
@@ -96,15 +104,15 @@ def one_of(*texts: str) -> Rule:
     return Rule(" or ".join(map(repr, texts)), lambda value: isinstance(value, str) and value in texts)
 
 
-FINITE = number("a finite number", math.isfinite)
-ABOVE_ONE = number("a finite number > 1", lambda value: 1 < value < math.inf)
-POSITIVE = number("a finite number > 0", lambda value: 0 < value < math.inf)
-NON_NEGATIVE = number("a finite number >= 0", lambda value: 0 <= value < math.inf)
-FRACTION = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
-COUNT = integer("an integer >= 1", lambda value: value >= 1)
+FINITE = number("a finite number")
+ABOVE_ONE = number("a finite number > 1", above=1)
+POSITIVE = number("a finite number > 0", above=0)
+NON_NEGATIVE = number("a finite number >= 0", at_least=0)
+FRACTION = number("a number in [0, 1]", at_least=0, at_most=1)
+COUNT = integer(1)
 FLAG = instance("True or False", bool, np.bool_)
 AUTO = Rule("True, False or 'auto'", lambda value: isinstance(value, bool | str) and value in (True, False, "auto"))
-NORM = number("a number >= 0, inf for no clipping", lambda value: value >= 0)
+NORM = Rule("a number >= 0, inf for no clipping", lambda value: value == math.inf or NON_NEGATIVE.accepts(value))
 
 
 def _is_env(value: object) -> bool:
@@ -150,7 +158,9 @@ RULES: Mapping[str, Rule] = {
     "vf_coef": NON_NEGATIVE.or_schedule(),
     "max_grad_norm": Rule("a number >= 0, or None for no clipping", NORM.or_none().accepts),
     "use_sde": FLAG,
-    "sde_sample_freq": integer("an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or value >= 1),
+    "sde_sample_freq": Rule(
+        "an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or COUNT.accepts(value)
+    ),
     "rollout_buffer_class": Rule(
         "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
     ).or_none(),
@@ -167,7 +177,7 @@ RULES: Mapping[str, Rule] = {
 }
 # Rules for the arguments of learn().
 LEARN_RULES: Mapping[str, Rule] = {
-    "total_timesteps": number("a number >= 0", lambda value: value >= 0),
+    "total_timesteps": Rule("a number >= 0", NORM.accepts),
     "log_interval": COUNT.or_none(),
     "callback": Rule(
         "a callback object, a function or a list of these",

@@ -39,7 +39,7 @@ VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "a
 # The arguments of SB3's AtariWrapper: their defaults, and the rules for their values.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
 WRAPPER_RULES = {
-    "noop_max": integer("an integer >= 0", lambda value: value >= 0),
+    "noop_max": integer(0),
     "frame_skip": COUNT,
     "screen_size": COUNT,
     "terminal_on_life_loss": FLAG,

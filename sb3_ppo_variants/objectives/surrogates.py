@@ -59,7 +59,7 @@ FACTOR = 2.0
 # Bounds of beta. They keep it finite, and let it recover after the KL has been on one side of its target for long.
 MIN_KL_COEF = 1e-6
 MAX_KL_COEF = 1e6
-KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", lambda value: MIN_KL_COEF <= value <= MAX_KL_COEF)
+KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", at_least=MIN_KL_COEF, at_most=MAX_KL_COEF)
 
 
 @dataclass(frozen=True, kw_only=True)

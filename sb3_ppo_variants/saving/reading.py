@@ -90,7 +90,7 @@ SPACE = Rule("a space", lambda value: isinstance(value, spaces.Space) or type(va
 # Rules for attributes that are not arguments, or that the constructor changes.
 COUNTERS = ("num_timesteps", "_num_timesteps_at_start", "_n_updates", "_episode_num")
 OF_STATE: Mapping[str, Rule] = {
-    **dict.fromkeys(COUNTERS, rules.integer("an integer >= 0", lambda value: value >= 0)),
+    **dict.fromkeys(COUNTERS, rules.integer(0)),
     "_total_timesteps": rules.LEARN_RULES["total_timesteps"],
     **dict.fromkeys(("observation_space", "action_space"), SPACE),
     **dict.fromkeys(EPISODES, instance("a deque", deque).or_none()),
