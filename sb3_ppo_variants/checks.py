@@ -28,7 +28,8 @@ from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
 from sb3_ppo_variants.layout import Actions, parts_of
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
+from sb3_ppo_variants.policies.families import first_state, kind_of
+from sb3_ppo_variants.policies.kind import without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
 
 # Their wrappers return what they should.

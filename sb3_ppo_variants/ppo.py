@@ -55,7 +55,7 @@ from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.kind import Aliases, check_kl, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.families import Aliases, check_kl, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.moments import explained_variance
 from sb3_ppo_variants.proximal import ProximalPolicy

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments.checks import check_names
 from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.policies.kind import first_state
+from sb3_ppo_variants.policies.families import first_state
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.update import JOINT, Descent, DescentResult, JointUpdates, Trained, Updates

@@ -31,7 +31,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import EWMA, SPO
-from sb3_ppo_variants.policies.kind import kind_of
+from sb3_ppo_variants.policies.families import kind_of
 
 FILES = Path(__file__).parent / "files"
 OBSERVATIONS = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)

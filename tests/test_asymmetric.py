@@ -20,7 +20,7 @@ from test_fast_update import assert_same_update, collected
 from helpers import BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.backends.native import networks
-from sb3_ppo_variants.policies.kind import kind_of
+from sb3_ppo_variants.policies.families import kind_of
 
 # An observation of the actor alone, of the critic alone, and of both.
 SPACE = spaces.Dict({"sensors": spaces.Box(-1, 1, (2, 3)), "mass": spaces.Box(-1, 1, (5,)), "gear": spaces.Discrete(4)})

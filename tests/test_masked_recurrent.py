@@ -37,7 +37,7 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.backends.reference import parameters_in_rollout
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import MaskedEvalCallback, WithMasks
-from sb3_ppo_variants.policies.kind import kind_of
+from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.policies.masked_recurrent import (
     MaskableRecurrentActorCriticCnnPolicy,
     MaskableRecurrentActorCriticPolicy,

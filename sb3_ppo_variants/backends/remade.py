@@ -18,7 +18,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.collector import Actor, Observations
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.policies.kind import kind_of
+from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.update import UpdatePlan
 
 

@@ -24,7 +24,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.guards.masks import check_env
 from sb3_ppo_variants.guards.outputs import Info
-from sb3_ppo_variants.policies.kind import kind_of_class
+from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes.recipe import ALGORITHMS, Recipe, recipe
