@@ -18,7 +18,7 @@ from benchmarks.throughput import measure
 from benchmarks.workloads import Workload
 from sb3_ppo_variants.backends.choice import Choice, choose
 from sb3_ppo_variants.errors import ArgumentError, installation, refuse
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import check_registered, parse
 from sb3_ppo_variants.variants import PPOClip
 

@@ -20,7 +20,7 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.recipes.training import Episodes, build
 
-ENV = "sb3_ppo_variants.tasks:MoveOrKick-v0"
+ENV = "examples.environments:MoveOrKick-v0"
 # As in a comparison, a score is the mean return of the last episodes of a run.
 LAST = 100
 RATES = (1e-3, 3e-3)

@@ -12,8 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.settings import Setting, load_class, policy_for
 from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env
-from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.environments import ENVIRONMENTS
+from sb3_ppo_variants.recipes import entries_of, recipe
 from sb3_ppo_variants.recipes.recipe import parse
 from sb3_ppo_variants.variants import PPOClip
 
@@ -84,7 +83,7 @@ def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
 
 def _zoo(env: str, rollouts: int = 1, **changes: Any) -> Workload:
     """Return a workload with the RL Zoo's hyperparameters, which the recipes contain."""
-    made = parse(PPOClip, env, {**ENVIRONMENTS[env], **changes})
+    made = parse(PPOClip, env, {**entries_of("ppo_clip")[env], **changes})
     settings = {name: value for name, value in made.arguments.items() if name != "policy"}
     return Workload(made.make_env, made.arguments["policy"], settings, rollouts=rollouts)
 
@@ -116,14 +115,14 @@ for _name, _env in (("cartpole", "CartPole-v1"), ("halfcheetah", "HalfCheetah-v5
         WORKLOADS[f"{_name}-{_n_envs}"] = _with_envs(_env, _n_envs)
         WORKLOADS[f"{_name}-envpool-{_n_envs}"] = _pooled(_env, _n_envs, POOLED_ROLLOUT)
 WORKLOADS["scheduling"] = Workload(
-    partial(make_vec_env, "sb3_ppo_variants.tasks:Scheduling-v0", 8),
+    partial(make_vec_env, "examples.environments:Scheduling-v0", 8),
     "MaskableMlpPolicy",
     {"n_steps": ROLLOUT // 8},
     baseline="contrib_maskable_ppo",
 )
 # SB3's PPO takes no such actions.
 WORKLOADS["move-or-kick"] = Workload(
-    partial(make_vec_env, "sb3_ppo_variants.tasks:MoveOrKick-v0", 8),
+    partial(make_vec_env, "examples.environments:MoveOrKick-v0", 8),
     "MlpPolicy",
     {
         "n_steps": ROLLOUT // 8,
@@ -137,7 +136,7 @@ WORKLOADS["move-or-kick"] = Workload(
 )
 for _n_envs in (1, 8):
     WORKLOADS[f"cartpole-novel-{_n_envs}"] = Workload(
-        partial(make_vec_env, "sb3_ppo_variants.tasks:CartPoleNoVel-v1", _n_envs),
+        partial(make_vec_env, "examples.environments:CartPoleNoVel-v1", _n_envs),
         "MlpLstmPolicy",
         {"n_steps": ROLLOUT // _n_envs, "batch_size": 128},
         baseline="contrib_recurrent_ppo",

@@ -10,7 +10,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from sb3_ppo_variants import PPOClip
 
-ENV = "sb3_ppo_variants.tasks:MoveOrKick-v0"
+ENV = "examples.environments:MoveOrKick-v0"
 
 
 def main(timesteps: int) -> None:

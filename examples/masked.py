@@ -12,7 +12,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_ppo_variants import PPOAdaptiveKL
 
-ENV = "sb3_ppo_variants.tasks:Scheduling-v0"
+ENV = "examples.environments:Scheduling-v0"
 
 
 def cost(model: Any) -> float:

@@ -11,7 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.evaluation import WithMasks
 
-ENV = "sb3_ppo_variants.tasks:LowOrHigh-v0"
+ENV = "examples.environments:LowOrHigh-v0"
 
 
 def main(timesteps: int) -> None:

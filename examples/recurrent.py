@@ -9,7 +9,7 @@ from sb3_ppo_variants import recipes
 
 
 def main(timesteps: int) -> None:
-    made = recipes.recipe("ppo_adaptive_kl", "CartPoleNoVel-v1")
+    made = recipes.recipe("ppo_adaptive_kl", "examples.environments:CartPoleNoVel-v1")
     folder = "runs/recurrent"
     recipes.train(made, folder, seed=1, timesteps=timesteps)
     returns = recipes.evaluate(made, folder, episodes=20)

@@ -28,8 +28,8 @@ def test_a_run_is_told_only_of_the_environments() -> None:
 
 
 OTHER_TASKS = {
-    "contrib_maskable_ppo": ("sb3_ppo_variants.tasks:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
-    "contrib_recurrent_ppo": ("sb3_ppo_variants.tasks:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
+    "contrib_maskable_ppo": ("examples.environments:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
+    "contrib_recurrent_ppo": ("examples.environments:CartPoleNoVel-v1", {"policy": "MlpLstmPolicy", "n_steps": 32}),
 }
 
 

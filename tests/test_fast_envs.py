@@ -185,7 +185,7 @@ def test_actions_that_are_not_allowed_are_not_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The task raises an error for jobs that are done, and numbers between the widest bounds would overflow."""
-    assert chosen(capsys, "sb3_ppo_variants.tasks:Scheduling-v0", 2) == "DummyVecEnv"
+    assert chosen(capsys, "examples.environments:Scheduling-v0", 2) == "DummyVecEnv"
     env_id = registered(monkeypatch, partial(Within, Box(-1, 1, (2,), np.float64)))
     assert chosen(capsys, env_id, 2, wrapper_class=ActionsAsDrawn) == "DummyVecEnv"
 

@@ -20,7 +20,7 @@ LAYERS = {
     "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "backends"],
     "the base algorithm": ["callbacks", "checks", "together", "ppo"],
     "the variants": ["variants", "evaluation"],
-    "what is made of them": ["tasks", "recipes", "zoo", "compare", "__main__"],
+    "what is made of them": ["recipes", "zoo", "compare", "__main__"],
 }
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 

@@ -97,7 +97,7 @@ def test_workers(vec_env: Any) -> None:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_environments_of_gymnasium(mode: str) -> None:
     def make() -> VecEnv:
-        return make_gymnasium_vec_env("sb3_ppo_variants.tasks:Scheduling-v0", 2, vectorization_mode=mode)
+        return make_gymnasium_vec_env("examples.environments:Scheduling-v0", 2, vectorization_mode=mode)
 
     theirs, _ = train(MaskablePPO, make)
     ours, _ = ours_of(make_env=make, fast=False)

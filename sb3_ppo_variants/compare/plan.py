@@ -24,7 +24,7 @@ from sb3_ppo_variants.compare.settings import (
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import list_objectives, surrogates
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip
 

@@ -13,7 +13,7 @@ from typing import TypedDict
 import numpy as np
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 

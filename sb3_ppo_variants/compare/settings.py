@@ -25,7 +25,7 @@ from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, EXAMPLE, MASKABLE_
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
 
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.

@@ -1,6 +1,6 @@
 """Hyperparameters for common PPO environments, and functions to train with them."""
 
-from sb3_ppo_variants.recipes.environments import BASELINES, entries_of
+from sb3_ppo_variants.recipes.hyperparameters import BASELINES, entries_of
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
     ENVIRONMENT_KEYS,

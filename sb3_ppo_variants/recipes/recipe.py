@@ -27,7 +27,7 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.environments import Hyperparameters, entries_of
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_of, read_hyperparameters
 from sb3_ppo_variants.separate import SeparateUpdates
 from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import ApproximateKL, ExactKL, RatioDeviation
@@ -120,31 +120,7 @@ def _merge(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
     return {**below, **above, **{name: _merge(below[name], above[name]) for name in both}}
 
 
-PROTOCOLS = {
-    "text": Protocol(
-        "as the text of the paper: actions as they are drawn, nothing but advantages normalised, a constant step size, "
-        "gradients not clipped",
-        {"normalize": False, "env_wrapper": ACTIONS_AS_DRAWN, "max_grad_norm": None},
-    ),
-    "released-code": Protocol(
-        "as the code released with the paper: actions as they are drawn, observations normalised and clipped at 5, "
-        "advantages normalised over the rollout, step size and ε annealed to 0, gradients not clipped",
-        {
-            "normalize": {"norm_reward": False, "clip_obs": 5.0},
-            "normalize_advantage": "rollout",
-            "policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5}},
-            "env_wrapper": ACTIONS_AS_DRAWN,
-            "max_grad_norm": None,
-        },
-        annealed=("learning_rate", "clip_range"),
-    ),
-    "sb3": Protocol(
-        "as users of SB3 run it: actions clipped to the bounds, observations and rewards normalised, advantages "
-        "normalised in each minibatch, the step size annealed to 0, gradients clipped at 0.5",
-        {"normalize": True},
-        annealed=("learning_rate",),
-    ),
-}
+PROTOCOLS = {name: Protocol(**of_protocol) for name, of_protocol in read_hyperparameters()["protocols"].items()}
 
 
 @dataclass(frozen=True)
@@ -305,7 +281,6 @@ def check_registered(env_id: str) -> None:
     """
     with suppress(ImportError):
         import_module("ale_py")  # Registers the Atari games.
-    import_module("sb3_ppo_variants.tasks")  # Registers this package's tasks.
     try:
         spec_of(env_id)
     except Exception as error:  # Importing the module that the id names may raise anything.

@@ -1,8 +1,6 @@
 """Trains, saves, loads and evaluates the model of a recipe."""
 
-import argparse
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,6 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.arguments.commandline import whole_number
 from sb3_ppo_variants.arguments.rules import COUNT
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
@@ -26,8 +23,8 @@ from sb3_ppo_variants.guards.masks import check_env
 from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.processes import current, init_processes
-from sb3_ppo_variants.recipes.recipe import ALGORITHMS, Recipe, recipe
+from sb3_ppo_variants.processes import current
+from sb3_ppo_variants.recipes.recipe import Recipe
 
 EVALUATION_SEED = 10_000
 # The names that SB3's make_vec_env gives to monitor files.
@@ -182,33 +179,3 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
     )
     env.close()
     return np.array(returns)
-
-
-def run_example(env_id: str, description: str | None) -> None:
-    """Run the command line of an example, described by ``--help``: train, evaluate and print the result."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [name for name in ALGORITHMS if name != "ppo_custom"]  # It needs an objective.
-    parser.add_argument("--algo", default="ppo_clip", choices=names, help="(default: %(default)s)")
-    parser.add_argument("--timesteps", type=whole_number, help="environment steps (default: the recipe's)")
-    parser.add_argument("--seed", type=whole_number, default=1)
-    parser.add_argument("--episodes", type=whole_number, default=100, help="evaluation episodes (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, help="where to save (default: runs/ALGORITHM/ENVIRONMENT)")
-    options = parser.parse_args()
-    if options.episodes < 1:
-        parser.error(f"--episodes must be an integer >= 1, not {options.episodes}")
-    if options.timesteps == 0:
-        parser.error("--timesteps must be an integer >= 1, not 0")
-    folder = options.folder or Path("runs", options.algo, env_id)
-    made = recipe(options.algo, env_id)
-    init_processes()
-    start = time.perf_counter()
-    try:
-        model = train(made, folder, options.seed, options.timesteps, progress_bar=True)
-    except (ArgumentError, FileExistsError) as error:
-        parser.error(str(error))
-    seconds = time.perf_counter() - start
-    if current("auto").rank > 0:
-        return  # Rank 0 has saved the model of all.
-    returns = evaluate(made, folder, options.episodes)
-    print(f"{model.num_timesteps} steps in {seconds:.0f} s; saved in {folder}")
-    print(f"Mean reward of the saved model: {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")

@@ -9,7 +9,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from subprocess import call
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
+import yaml
 from optuna import Trial
 from rl_zoo3 import exp_manager, utils
 from rl_zoo3.callbacks import RawStatisticsCallback, SaveVecNormalizeCallback, TrialEvalCallback
@@ -38,7 +38,7 @@ from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
-from sb3_ppo_variants.recipes.environments import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_in_file
 from sb3_ppo_variants.recipes.recipe import list_wrappers, names_part
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.step_size import KLAdaptive
@@ -68,11 +68,15 @@ class ExperimentManager(Upstream):
     """
 
     def __init__(self, args: Namespace, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
+        self._temporary = TemporaryDirectory()
         # Of several processes that train together, only rank 0 writes to the log folder.
-        self._unread = TemporaryDirectory() if init_processes() and dist.get_rank() > 0 else None
+        if init_processes() and dist.get_rank() > 0:
+            log_folder = f"{self._temporary.name}/unread"
         if options.get("config") is None and algo in ALGORITHMS:
-            options["config"] = f"sb3_ppo_variants.recipes.{algo}"
-        super().__init__(args, algo, env_id, self._unread.name if self._unread else log_folder, *others, **options)
+            config = Path(self._temporary.name, f"{algo}.yml")
+            config.write_text(yaml.safe_dump(entries_in_file(algo)), encoding="utf-8")
+            options["config"] = str(config)
+        super().__init__(args, algo, env_id, log_folder, *others, **options)
 
     def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
         """Set up the experiment; see rl_zoo3."""
@@ -229,8 +233,7 @@ def _check_policy(policy: object) -> None:
 
 
 def register() -> None:
-    """Add the algorithms, their hyperparameters, search spaces and tasks to rl_zoo3, for this process."""
-    import_module("sb3_ppo_variants.tasks")  # Registers this package's tasks.
+    """Add the algorithms, their hyperparameters and search spaces to rl_zoo3, for this process."""
     for name, algorithm in ALGORITHMS.items():
         ALGOS[name] = algorithm
         HYPERPARAMS_SAMPLER[name] = partial(sample, name)

@@ -25,10 +25,22 @@ from torch import nn
 from fresh import ended, run_code_anew
 from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, PPOClip, RatioDeviation, SeparateUpdates, SquaredError
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import ALGORITHMS, BASELINES, Recipe, evaluate, load, parse, recipe, select, train
-from sb3_ppo_variants.recipes.ppo_clip import hyperparams
+from sb3_ppo_variants.recipes import (
+    ALGORITHMS,
+    Recipe,
+    entries_of,
+    evaluate,
+    load,
+    parse,
+    recipe,
+    select,
+    train,
+)
 from sb3_ppo_variants.recipes.training import Episodes, build
 
+hyperparams = entries_of("ppo_clip")
+# Tasks that gymnasium does not have, in a module that registers them.
+TASKS = {name: f"examples.environments:{name}" for name in hyperparams if "NoVel" in name or name.endswith("-v0")}
 ZOO: dict[str, dict[str, Any]] = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
 SAME_IN_ZOO = {
     "atari": "atari",
@@ -76,13 +88,13 @@ def test_values_are_those_of_the_named_source(ours: str, theirs: str) -> None:
 def test_baselines_have_the_values_of_the_zoo(algorithm: str, file: str) -> None:
     zoo = yaml.safe_load((Path(rl_zoo3.__file__).parent / f"hyperparams/{file}.yml").read_text())
     signature = inspect.signature(A2C if file == "a2c" else TRPO).parameters
-    compared = [name for name in BASELINES[algorithm] if name in zoo or name.replace("-v5", "-v4") in zoo]
+    compared = [name for name in entries_of(algorithm) if name in zoo or name.replace("-v5", "-v4") in zoo]
     assert len(compared) >= 10
     for name in compared:
         expected = {k: v for k, v in zoo[name.replace("-v5", "-v4")].items() if k != "n_timesteps"}
         if "policy_kwargs" in expected:
             expected["policy_kwargs"] = eval(expected["policy_kwargs"], {"RMSpropTFLike": RMS_PROP, "dict": dict})
-        ours = BASELINES[algorithm][name]
+        ours = entries_of(algorithm)[name]
         # What is left out has the default.
         left_out = {k: v for k, v in expected.items() if k not in ours}
         assert left_out == {k: signature[k].default for k in left_out}
@@ -117,7 +129,7 @@ def test_every_recipe_makes_a_model(algorithm: str) -> None:
         if env_id in ("default", "atari", "mujoco", "spinning-up"):
             continue
         own = {"objective": "own_objectives:SPO(0.2)"} if algorithm == "ppo_custom" else {}
-        made = recipe(algorithm, env_id, **own)
+        made = recipe(algorithm, TASKS.get(env_id, env_id), **own)
         env = made.make_env(n_envs=1, seed=0)
         made.algorithm(env=env, **{**made.arguments, "n_steps": made.arguments.get("batch_size", 64)})
         env.close()

@@ -187,10 +187,9 @@ def test_the_callbacks_of_an_experiment_read_nothing(tmp_path: Path) -> None:
     assert Supervised(experiment.callbacks, progress_bar=False).told is Told.ENVS
 
 
-@pytest.mark.parametrize("config", [None, "sb3_ppo_variants.recipes.ppo_clip"])
-def test_an_experiment_changes_no_recipe(config: str | None, tmp_path: Path) -> None:
+def test_an_experiment_changes_no_recipe(tmp_path: Path) -> None:
     for n_steps in (64, 96):
-        model: Any = set_up(ENV, config, tmp_path, n_steps=n_steps)
+        model: Any = set_up(ENV, None, tmp_path, n_steps=n_steps)
         assert (model.n_steps, model.n_envs) == (n_steps, 8)
     made = recipe("ppo_clip", ENV)
     assert (made.arguments["n_steps"], made.n_envs, made.n_timesteps) == (32, 8, 100_000)
@@ -210,14 +209,8 @@ def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["MaskableMlpPolicy", MaskableActorCriticPolicy, "sb3_contrib.ppo_mask.MlpPolicy"])
 def test_policies_that_need_masks_are_refused_before_training(policy: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"without action masks, which a Maskable.* needs; .* docs/masked\.md"):
-        set_up("Scheduling-v0", None, tmp_path, policy=policy)
+        set_up("examples.environments:Scheduling-v0", None, tmp_path, policy=policy)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_tasks_of_the_package_are_found(tmp_path: Path) -> None:
-    options = ["--algo", "ppo_clip", "--env", "Scheduling-v0", "-f", "logs"]
-    result = ended(run_module, "sb3_ppo_variants.zoo.train", *options, folder=tmp_path)
-    assert "ArgumentError: rl_zoo3 evaluates policies without action masks" in result.stderr
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
-"""Tasks for masked and recurrent policies, and for hybrid actions.
+"""Environments for masked and recurrent policies, and for hybrid actions, which examples and tests share.
 
 Importing this module registers ``Scheduling-v0``, with masks, ``LowOrHigh-v0``, with masks and a hidden state, the
 ``NoVel`` tasks, with a hidden state, and ``MoveOrKick-v0``, with hybrid actions.
 
-An id that names the module imports it: ``"sb3_ppo_variants.tasks:Scheduling-v0"``. The ``NoVel`` tasks are gymnasium's
+An id that names the module imports it: ``"examples.environments:Scheduling-v0"``. The ``NoVel`` tasks are gymnasium's
 tasks without velocities, which can be inferred from several observations. They are named as in the RL Zoo, such as
 ``CartPoleNoVel-v1`` for ``CartPole-v1``.
 """
@@ -17,17 +17,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, integer
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Info
-from sb3_ppo_variants.layout import AnySpace
-
-__all__ = ["HiddenNumbers", "LowOrHigh", "MoveOrKick", "Scheduling"]
+Info = dict[str, Any]
 
 # The choices of MoveOrKick, and how close the player must be to the ball to kick it.
 MOVE, KICK = 0, 1
 REACH = 0.1
-AT_LEAST_TWO = integer(2)
 # Indices of the velocities in each observation, as in the RL Zoo.
 VELOCITIES = {
     "CartPole-v1": [1, 3],
@@ -48,11 +42,9 @@ class Scheduling(gym.Env[np.ndarray, np.int64]):
     [-1, 1], and 1 if it is done.
 
     :param n_jobs: number of jobs, >= 1
-    :raises ArgumentError: if the number of jobs is not allowed
     """
 
     def __init__(self, n_jobs: int = 12):
-        COUNT.check("n_jobs", n_jobs)
         self.observation_space = spaces.Box(-1, 1, (n_jobs, 4), np.float32)
         self.action_space = spaces.Discrete(n_jobs)
         self._n_jobs = n_jobs
@@ -103,12 +95,9 @@ class LowOrHigh(gym.Env[np.ndarray, np.int64]):
 
     :param n_actions: number of actions, >= 2
     :param n_steps: number of steps in an episode, >= 1
-    :raises ArgumentError: if a number is not allowed
     """
 
     def __init__(self, n_actions: int = 4, n_steps: int = 8):
-        AT_LEAST_TWO.check("n_actions", n_actions)
-        COUNT.check("n_steps", n_steps)
         self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = spaces.Discrete(n_actions)
         self._n_actions, self._n_steps = n_actions, n_steps
@@ -159,20 +148,13 @@ class MoveOrKick(gym.Env[np.ndarray, Any]):
     :param factorised: with ``n_bins``, an action is an array: the choice, and one bin for each dimension. Otherwise, it
         is a number: the first ``n_bins ** n_dimensions`` move, and the others kick
     :param n_dimensions: 1 for a line, 2 for a field, and so on
-    :raises ArgumentError: if an argument is not allowed
     """
 
     def __init__(self, n_steps: int = 8, n_bins: int | None = None, *, factorised: bool = False, n_dimensions: int = 2):
-        COUNT.check("n_steps", n_steps)
-        AT_LEAST_TWO.or_none().check("n_bins", n_bins)
-        COUNT.check("n_dimensions", n_dimensions)
-        FLAG.check("factorised", factorised)
-        if factorised and n_bins is None:
-            raise ArgumentError("factorised=True says how arguments are cut into bins, so it needs n_bins")
         farthest = n_steps + 1
         self.observation_space = spaces.Box(-farthest, farthest, (2 * n_dimensions,), np.float32)
         vector = spaces.Box(-1, 1, (n_dimensions,), np.float32)
-        self.action_space: AnySpace = spaces.Dict({"choice": spaces.Discrete(2), "kick": vector, "move": vector})
+        self.action_space: gym.Space = spaces.Dict({"choice": spaces.Discrete(2), "kick": vector, "move": vector})
         self._lengths = None if n_bins is None else np.linspace(-1, 1, n_bins)
         if n_bins is not None:
             self._bins = (2, *[n_bins] * n_dimensions)
@@ -226,15 +208,10 @@ class HiddenNumbers(gym.ObservationWrapper[np.ndarray, object, np.ndarray]):
 
     :param env: an environment whose observations are vectors
     :param hidden: indices of the entries
-    :raises ArgumentError: if the observations are not vectors
     """
 
     def __init__(self, env: gym.Env, hidden: Sequence[int]):
         super().__init__(env)
-        if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
-            raise ArgumentError(
-                f"env.observation_space={env.observation_space} is not a Box of vectors, so it has no entries to hide"
-            )
         self._hidden = list(hidden)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
