@@ -31,7 +31,7 @@ class Everything(Objective):
 
     needs_kl = True
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         (old, *_), (new, *others) = batch.old_parameters, batch.parameters
         penalty = batch.kl + 0.5 * batch.reverse_kl + 0.1 * batch.renyi(0.5) - 0.01 * batch.entropy
         moved = (new - old).square().mean() + sum(each.square().mean() for each in others)

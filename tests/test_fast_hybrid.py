@@ -92,7 +92,7 @@ class BothKLs(Objective):
 
     needs_kl = True
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         penalty = batch.kl + 0.5 * batch.reverse_kl - 0.01 * batch.entropy
         spread = sum(each.square().mean() for each in batch.parameters)
         return (penalty - batch.ratio * batch.advantages).mean() + 0.1 * spread

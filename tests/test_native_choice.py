@@ -7,7 +7,7 @@ import pytest
 import torch as th
 
 from helpers import small
-from sb3_ppo_variants import ArgumentError, ArrayObjective, Gradient, PPOClip, PPOCustom
+from sb3_ppo_variants import ArgumentError, Objective, PPOClip, PPOCustom
 from sb3_ppo_variants.backends import native
 from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.backends.native import backend as obstacles
@@ -16,15 +16,11 @@ NATIVE = "Training on the fast path: the native library computes the networks"
 REFERENCE = "Training on the reference path: "
 
 
-class Mine(ArrayObjective):
-    """A user's objective with both forms of its loss."""
+class Mine(Objective):
+    """A user's objective."""
 
     def loss(self, batch: Any) -> th.Tensor:
         return -(batch.ratio * batch.advantages).mean()
-
-    def gradient(self, batch: Any) -> Gradient:
-        losses = -batch.ratio * batch.advantages
-        return Gradient(losses, losses / len(losses))
 
 
 def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
@@ -44,7 +40,7 @@ def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("cls", "arguments"), [(PPOClip, {"use_sde": True}), (PPOCustom, {"objective": Mine()})], ids=["gSDE", "own"]
 )
-def test_it_computes_gsde_and_gradients_of_users(
+def test_it_computes_gsde_and_objectives_of_users(
     cls: Any, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(small(cls, verbose=1, **arguments), capsys) == NATIVE

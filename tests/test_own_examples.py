@@ -35,7 +35,7 @@ class SequenceRatios(Objective):
 
     clip_range: float = 0.2
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         _, episode, length = batch.episodes.unique(return_inverse=True, return_counts=True)
         total = th.zeros(len(length)).to(batch.log_ratio).index_add(0, episode, batch.log_ratio)
         ratio = (total / length).exp()[episode]
@@ -51,7 +51,7 @@ class PenaltyPerState(Objective):
     needs_kl = True
     beta: float = 1.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         error = (batch.returns - batch.old_values).abs()
         beta = self.beta * error / error.mean().clamp(min=1e-8)
         return (beta * batch.kl - batch.ratio * batch.advantages).mean()
@@ -66,7 +66,7 @@ class RenyiPenalty(Objective):
     order: float = 0.5
     beta: float = 1.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         return (self.beta * batch.renyi(self.order) - batch.ratio * batch.advantages).mean()
 
 

@@ -94,7 +94,7 @@ class Everything(Objective):
 
     needs_kl = True
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         penalty = batch.kl + 0.5 * batch.reverse_kl - 0.01 * batch.entropy
         return (penalty - batch.ratio * batch.advantages).mean()
 

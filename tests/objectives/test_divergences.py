@@ -372,7 +372,7 @@ class Penalty(Objective):
     needs_kl = True
     jensen_shannon: float = 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         penalty = batch.renyi(0.5) + 0.1 * batch.renyi(1.3)
         if self.jensen_shannon:
             penalty = penalty + self.jensen_shannon * batch.jensen_shannon

@@ -287,7 +287,7 @@ def test_the_native_library_does_the_same(name: str, double_precision: Callable[
 class InPython(Objective):
     """E[r A], which the library does not compute itself."""
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         return -(batch.ratio * batch.advantages).mean()
 
 
@@ -311,7 +311,7 @@ def test_why_it_does_not_take_the_fast_path(within: Any, arguments: dict[str, An
 class Still(EWMA):
     """An average that nothing moves."""
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         return 0 * super().loss(batch)
 
 

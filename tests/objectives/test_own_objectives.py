@@ -75,7 +75,7 @@ def test_an_objective_of_this_package_needs_no_module(text: str, objective: Obje
 
 def test_the_objectives_of_this_package_are_those_that_it_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"Clipped", "Unclipped", "KLPenalized", "AdaptiveKL"} <= list_objectives().keys()
-    assert not {"Objective", "ArrayObjective", "Batch", "SPO"} & ({*list_objectives()} - {*objectives.__all__})
+    assert not {"Objective", "NativeObjective", "Batch", "SPO"} & ({*list_objectives()} - {*objectives.__all__})
     monkeypatch.setattr(objectives, "__all__", [*objectives.__all__, "Novel"])
     monkeypatch.setattr(objectives, "Novel", SPO, raising=False)
     assert read_objective("Novel(0.5)") == SPO(0.5)
