@@ -28,7 +28,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.policies import kind as families
+from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.stops import EarlyStop
