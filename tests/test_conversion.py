@@ -84,7 +84,7 @@ def test_of_sb3(variant: Any, how: str, tmp_path: Path) -> None:
     assert_converted(model, source)
     assert (model.env is source.env) == (how == "model")
     fresh = variant("MlpPolicy", noise_envs(BOX))
-    assert getattr(model, "current_kl_coef", None) == getattr(fresh, "current_kl_coef", None)
+    assert str(getattr(model, "kl_coef", None)) == str(getattr(fresh, "kl_coef", None))
     assert getattr(model, "desired_kl", None) == getattr(fresh, "desired_kl", None)
     # Only PPOClip has the same objective as PPO.
     assert attribute(model, "clip_range") == [0.3, 0.3] if variant is PPOClip else not vars(model).get("clip_range")
@@ -106,7 +106,7 @@ def test_it_trains_on_as_ppo_would() -> None:
 def test_arguments_of_the_objective_and_others(tmp_path: Path) -> None:
     file = saved(trained(), tmp_path)
     model = PPOAdaptiveKL.from_ppo(file, env=noise_envs(BOX), desired_kl=0.5, kl_coef=2.0, n_epochs=1, fast=False)
-    assert (model.desired_kl, model.current_kl_coef, model.n_epochs, model.fast) == (0.5, 2.0, 1, False)
+    assert (model.desired_kl, model.kl_coef, model.n_epochs, model.fast) == (0.5, 2.0, 1, False)
     assert model.learn(32, reset_num_timesteps=False).num_timesteps == 96
     assert PPOAdaptiveKL.from_ppo(file, clip_range=0.1).clip_range(1.0) == 0.1  # type: ignore[operator, misc]
     assert PPOClip.from_ppo(file, clip_range=0.1).clip_range(1.0) == 0.1  # type: ignore[operator]
@@ -185,10 +185,10 @@ def test_of_another_class_of_ours(source: Any, variant: Any) -> None:
 
 def test_beta_of_another_objective_is_not_taken() -> None:
     source = trained(PPOFixedKL, kl_coef=4.0)
-    assert PPOAdaptiveKL.from_ppo(source).current_kl_coef == 1.0
+    assert PPOAdaptiveKL.from_ppo(source).kl_coef == 1.0
     adaptive = trained(PPOAdaptiveKL, desired_kl=100.0)
-    assert adaptive.current_kl_coef < 1.0
-    assert PPOFixedKL.from_ppo(adaptive).current_kl_coef == 1.0
+    assert adaptive.kl_coef < 1.0
+    assert PPOFixedKL.from_ppo(adaptive).current_argument("kl_coef") == 1.0
 
 
 def test_without_unpickling(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected
 from faulty import AT_END, Fault, faulty_envs, stopped
 from resuming import exact, pendulums
 from stable_baselines3 import PPO
-from test_fast_update import assert_same_update, collected
 from torch.nn import functional as F
 
 from helpers import ACTION_SPACES, LogRecorder, assert_same_policy, collect, flat_weights, noise_envs, save, small

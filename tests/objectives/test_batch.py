@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES
-from test_fast_update import SDE, assert_same_update, collected
-from test_masked_fast import made as masked_model
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, noise_envs, small
@@ -18,85 +15,10 @@ from sb3_ppo_variants import (
     Batch,
     Objective,
     PPOCustom,
-    SeparateUpdates,
     ValueLoss,
 )
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.rollout import Columns
-
-
-@pytest.mark.sampled(2)
-@dataclass(frozen=True)
-class OfStates(Objective):
-    """Depends on both KLs and on the entropy, each with a weight of its own in each state."""
-
-    needs_kl = True
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        weights = 1 + batch.returns.abs()
-        penalty = 0.7 * weights * batch.kl + batch.reverse_kl**2 - 0.03 * weights * batch.entropy
-        return (penalty - batch.advantages * batch.ratio).mean()
-
-
-@dataclass(frozen=True)
-class OfParameters(Objective):
-    """Pulls the parameters of the distributions back to the old ones, more in earlier episodes."""
-
-    needs_kl = True
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        weights = 1 / (1 + batch.episodes)
-        pairs = zip(batch.parameters, batch.old_parameters, strict=True)
-        # The log-probabilities of masked actions are so low that their last digits are arbitrary.
-        distance = sum(((new.clamp(min=-99) - old.clamp(min=-99)) ** 2).sum(dim=1) for new, old in pairs)
-        return (weights * distance + 0.1 * (batch.log_prob - batch.old_log_prob) ** 2).mean() - batch.entropy.mean()
-
-
-OWN = {"of states": OfStates(), "of parameters": OfParameters()}
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("own", OWN)
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_the_paths_agree(own: str, space: str, double_precision: Any) -> None:
-    model = collected(PPOCustom, ACTION_SPACES[space], objective=OWN[own], ent_coef=0.01)
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.usefixtures("natively")
-@pytest.mark.sampled(7)
-@pytest.mark.parametrize("learn_features", [False, True])
-@pytest.mark.parametrize("sde", SDE)
-@pytest.mark.parametrize("own", OWN)
-def test_the_paths_agree_with_gsde(own: str, sde: str, learn_features: bool, double_precision: Any) -> None:
-    model = collected(PPOCustom, BOX, objective=OWN[own], ent_coef=0.01, use_sde=True, policy_kwargs=SDE[sde])
-    model.policy.action_dist.learn_features = learn_features
-    double_precision(model)
-    with th.no_grad():
-        model.policy.reset_noise()
-    assert_same_update(model)
-
-
-@pytest.mark.usefixtures("natively")
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("space", MASKED_SPACES)
-@pytest.mark.parametrize("own", OWN)
-def test_the_paths_agree_with_masks(own: str, space: str, double_precision: Any) -> None:
-    model = collect(masked_model(PPOCustom, MASKED_SPACES[space], objective=OWN[own]))
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("own", OWN)
-def test_the_paths_agree_on_large_minibatches_and_separate_updates(own: str, double_precision: Any) -> None:
-    arguments: dict[str, Any] = {"n_steps": 100, "updates": SeparateUpdates(), "objective": OWN[own]}
-    model = collected(PPOCustom, BOX, **arguments, normalize_advantage="rollout")
-    model.batch_size = 250  # The library computes 128 states at a time.
-    double_precision(model)
-    assert_same_update(model)
 
 
 class Reading(Clipped):

@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected, masked_model
 from masked_envs import MASKED_SPACES
 from sb3_contrib.common.maskable.distributions import (
     MaskableBernoulliDistribution,
@@ -25,9 +26,7 @@ from stable_baselines3.common.distributions import (
     SquashedDiagGaussianDistribution,
     StateDependentNoiseDistribution,
 )
-from test_fast_update import assert_same_update, collected
 from test_kl_extremes import CATEGORIES, COINS, Logits
-from test_masked_fast import made as masked_model
 
 from helpers import ACTION_SPACES, collect, flat_weights, small
 from sb3_ppo_variants import ArgumentError, Batch, MissingKLError, Objective, PPOCustom, register_kl

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update
 from gymnasium import spaces
 from masked_envs import MULTI, masked_envs
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from test_fast_update import assert_same_update
-from test_native_gsde import with_new_noise
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -275,7 +274,8 @@ def test_the_native_library_does_the_same(name: str, double_precision: Callable[
     model = collect(small(PPOCustom, env, policy, objective=EWMA(within, DECAY), fast=False, **settings))
     double_precision(model)
     if model.use_sde:
-        with_new_noise(model)
+        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
+            model.policy.reset_noise()
     model.proximal_policy.double()
     assert_same_update(model)
     reference, fast = (update(model, path).proximal_policy for path in (False, True))

@@ -14,8 +14,7 @@ from torch import nn
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
 from sb3_ppo_variants.backends.native.losses import LossesInPython, terms_of
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
-from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, run_acting
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
@@ -23,7 +22,7 @@ from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.moments import normalize_together
-from sb3_ppo_variants.proximal import join
+from sb3_ppo_variants.proximal import ProximalPolicy, join
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
@@ -137,6 +136,36 @@ def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
     return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}
 
 
+class FollowingPolicy:
+    """The policy that an EWMA stays close to, which follows the parameters that a descent trains.
+
+    :param plan: the plan of the update
+    :param architecture: that of the policy
+    :param rollout: the rollout in the form that the library takes
+    :param part: what the descent trains
+    """
+
+    def __init__(self, plan: UpdatePlan, architecture: Architecture, rollout: structures.Rollout, part: TrainedPart):
+        assert plan.proximal is not None and plan.objective.proximal_decay is not None
+        self._proximal: ProximalPolicy = plan.proximal
+        dtype = part.vector.dtype
+        self._average = plan.proximal.average.numpy().astype(dtype)
+        self.structure = structures.Proximal(
+            structures.as_array([architecture.structure({**arrays_of(plan.parameters), **part.views(self._average)})]),
+            self._average,
+            np.zeros(rollout.rows, dtype),
+            np.zeros((rollout.rows, rollout.old_size), dtype) if plan.objective.needs_kl else None,
+            plan.objective.proximal_decay,
+            float(plan.proximal.total_weight),
+        )
+        """The policy in the form that the library takes."""
+
+    def store(self) -> None:
+        """Write the average back."""
+        self._proximal.average.numpy()[...] = self._average
+        self._proximal.total_weight.fill_(self.structure.total_weight)
+
+
 class NativeUpdate:
     """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
 
@@ -169,7 +198,8 @@ class NativeUpdate:
             self.rollout.old, self.rollout.old_size = None, 0  # The descents then compute no KL.
         self._proximal: FollowingPolicy | None = None
         if plan.proximal is not None:
-            self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
+            part = self._parts[plan.descents[0].optimizer]
+            self._proximal = FollowingPolicy(plan, self.architecture, self.rollout, part)
         self._latest: NativeDescent | None = None
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:

@@ -15,7 +15,19 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor, NatureCNN
 
 from helpers import BOX, IMAGE, VARIANTS, VECTOR, assert_same_weights, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped, register_kl
+from sb3_ppo_variants import (
+    ArgumentError,
+    KLAdaptive,
+    Objective,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOUnclipped,
+    register_kl,
+)
+from sb3_ppo_variants.backends import native
+from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.backends.native import backend
 from sb3_ppo_variants.objectives import EWMA, Clipped, KLPenalized
 
 DICT = spaces.Dict({"image": IMAGE})
@@ -128,7 +140,7 @@ HOOKS = {
     "before a step": ("optimizer", "register_step_pre_hook"),
     "after a step": ("optimizer", "register_step_post_hook"),
 }
-CHANGES = ["frozen", *HOOKS, "layer", "biasless", "mixed", "parameter", "method", "groups", "option"]
+CHANGES = ["frozen", *HOOKS, "layer", "biasless", "mixed", "parameter", "groups", "option"]
 
 
 def change(model: Any, how: str) -> str:
@@ -152,9 +164,6 @@ def change(model: Any, how: str) -> str:
     if how == "parameter":
         policy.extra = th.nn.Parameter(th.zeros(1))
         return "parameters outside its layers"
-    if how == "method":
-        policy.predict_values = policy.predict_values
-        return "overrides predict_values"
     if how == "option":  # A later version of PyTorch may add an option.
         policy.optimizer.param_groups[0]["momentum_decay"] = 0.004
         return "Adam's momentum_decay is 0.004"
@@ -244,3 +253,61 @@ def test_a_model_of_sb3_goes_on_on_the_fast_path_and_back(capsys: pytest.Capture
         assert state["step"] == 2 * 2 + 2
     theirs.learn(32, reset_num_timesteps=False)
     assert theirs.num_timesteps == 64 + 32 + 32
+
+
+NATIVE = "Training on the fast path: the native library computes the networks"
+
+
+class Mine(Objective):
+    """A user's objective."""
+
+    def loss(self, batch: Any) -> th.Tensor:
+        return -(batch.ratio * batch.advantages).mean()
+
+
+def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the line that says which path a model uses."""
+    capsys.readouterr()
+    model.learn(32)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Training on")]
+    return line
+
+
+@pytest.mark.usefixtures("natively")
+def test_it_is_said_that_the_library_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(small(verbose=1), capsys) == NATIVE
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("cls", "arguments"), [(PPOClip, {"use_sde": True}), (PPOCustom, {"objective": Mine()})], ids=["gSDE", "own"]
+)
+def test_it_computes_gsde_and_objectives_of_users(
+    cls: Any, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(small(cls, verbose=1, **arguments), capsys) == NATIVE
+
+
+def test_without_the_library_pytorch_computes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "library", lambda: None)
+    assert said(small(verbose=1), capsys) == "Training on the reference path: " + (
+        f"there is no native library in {Path(native.__file__).parent} (install a C++ compiler and, in a clone of "
+        "sb3_ppo_variants, run: pip install --no-deps -e .)"
+    )
+
+
+@pytest.mark.usefixtures("natively")
+def test_pytorch_computes_parameters_that_lie_in_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+    model = small(verbose=1)
+    weight = model.policy.action_net.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert said(model, capsys) == "Training on the reference path: " + "some parameters are not contiguous in memory"
+
+
+@pytest.mark.usefixtures("natively")
+def test_pytorch_computes_other_types_of_numbers() -> None:
+    model = small(verbose=1)
+    model.policy.half()
+    assert choose(model._plan(), fast="auto").why == "the native library does not compute in torch.float16"

@@ -1,89 +1,21 @@
-"""The native library draws from, evaluates and differentiates distributions of continuous actions as PyTorch does."""
+"""The native library draws from distributions of bounded actions, and scales the actions, as PyTorch does."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from engine_models import DISTRIBUTIONS, rolled_out
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from test_fast_rollout import assert_records_the_policy, rolled_out
-from test_fast_update import CASES, assert_same_update, collected
 
-from helpers import BOX, noise_envs, small, update
-from sb3_ppo_variants import ApproximateKL, Batch, Objective, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
+from helpers import BOX, noise_envs, small
+from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.distributions import Beta, BetaDistribution
 from sb3_ppo_variants.policies.head import BoxActions
 
 pytestmark = pytest.mark.usefixtures("natively")
-DISTRIBUTIONS: dict[str, dict[str, Any]] = {
-    "gaussian of state": {"distribution": "gaussian", "std": "state"},
-    "squashed": {"distribution": "squashed_gaussian", "log_std_init": -0.5},
-    "squashed of state": {"distribution": "squashed_gaussian", "std": "state", "log_std_init": 0.5},
-    "beta": {"distribution": "beta"},
-}
 ASYMMETRIC = spaces.Box(np.array([-1, -3, 0.1], np.float32), np.array([2, 5, 0.3], np.float32))
-
-
-class Everything(Objective):
-    """Reads all that an objective may know of the distributions."""
-
-    needs_kl = True
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        (old, *_), (new, *others) = batch.old_parameters, batch.parameters
-        penalty = batch.kl + 0.5 * batch.reverse_kl + 0.1 * batch.renyi(0.5) - 0.01 * batch.entropy
-        moved = (new - old).square().mean() + sum(each.square().mean() for each in others)
-        return (penalty - batch.ratio * batch.advantages).mean() + 0.1 * moved
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("ent_coef", [0.0, 0.02])
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("name", CASES)
-def test_updates(name: str, distribution: str, ent_coef: float, double_precision: Callable[[Any], None]) -> None:
-    cls, arguments = CASES[name]
-    model = collected(cls, BOX, policy_kwargs=DISTRIBUTIONS[distribution], ent_coef=ent_coef, **arguments)
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.usefixtures("each_instruction_set")
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_all_instructions_compute_the_same(distribution: str) -> None:
-    model = collected(PPOFixedKL, BOX, kl_coef=3.0, ent_coef=0.02, policy_kwargs=DISTRIBUTIONS[distribution])
-    reference, fast = update(model, False), update(model, True)
-    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
-        assert got.dtype == th.float32
-        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_own_objectives(distribution: str, double_precision: Callable[[Any], None]) -> None:
-    model = collected(PPOCustom, BOX, objective=Everything(), policy_kwargs=DISTRIBUTIONS[distribution])
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_separate_updates_and_stops(distribution: str, double_precision: Callable[[Any], None]) -> None:
-    arguments: dict[str, Any] = {
-        "updates": SeparateUpdates(policy_epochs=2, value_epochs=2),
-        "stop": ApproximateKL(0.02),
-    }
-    policy_kwargs = {**DISTRIBUTIONS[distribution], "activation_fn": th.nn.ReLU, "net_arch": [8]}
-    model = collected(PPOClip, BOX, policy_kwargs=policy_kwargs, **arguments)
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_rollouts_are_those_of_the_policy(distribution: str) -> None:
-    env = noise_envs(ASYMMETRIC, n_envs=3)
-    model = rolled_out(env, fast=True, n_rollouts=2, policy_kwargs=DISTRIBUTIONS[distribution])
-    assert_records_the_policy(model, atol=1e-4)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import CASES, OBSERVATIONS, collected
 from gymnasium import spaces
-from test_fast_update import CASES, OBSERVATIONS, assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, noise_envs, update
+from helpers import BOX, noise_envs, update
 from sb3_ppo_variants import (
     ApproximateKL,
     ClippedError,
@@ -30,25 +30,6 @@ from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]
 QUICK, ALL = 20, 1000
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.usefixtures("each_instruction_set")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_all_instructions_compute_the_same(space: str, double_precision: Double) -> None:
-    model = collected(*CASES["fixed and clip"][:1], ACTION_SPACES[space], kl_coef=3.0, clip_range=0.1, ent_coef=0.02)
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.usefixtures("each_instruction_set")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_so_they_do_in_single_precision(space: str) -> None:
-    model = collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01)
-    reference, fast = update(model, False), update(model, True)
-    for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
-        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
 def hyperbolic_tangent(x: np.ndarray) -> np.ndarray:
@@ -227,18 +208,6 @@ def test_an_interrupt_before_a_callback_ends_the_update(monkeypatch: pytest.Monk
         model.train()
     th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
     assert model._n_updates == 0
-
-
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("value", [-1, 3])
-def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
-    model = collected(PPOClip, ACTION_SPACES["Discrete"])
-    model.rollout_buffer.actions[2] = value
-    before = deepcopy(model.policy.state_dict())
-    model.fast = True
-    with pytest.raises(IndexError, match="actions that the policy does not have"):
-        model.train()
-    th.testing.assert_close(model.policy.state_dict(), before, rtol=0, atol=0)
 
 
 @pytest.fixture

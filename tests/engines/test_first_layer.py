@@ -43,10 +43,6 @@ def hooked(policy: Any) -> None:
     policy.features_extractor.cnn[0].register_forward_hook(lambda *_: None)
 
 
-def hooked_in_a_new_way(policy: Any) -> None:
-    policy.features_extractor.cnn[0]._around_hooks = {0: lambda *_: None}
-
-
 def other_features_of_the_actor(policy: Any) -> None:
     policy.pi_features_extractor = deepcopy(policy.features_extractor)
 
@@ -60,7 +56,6 @@ CHANGES = [
     own_forward_of_the_network,
     own_forward_of_the_layer,
     hooked,
-    hooked_in_a_new_way,
     other_features_of_the_actor,
     other_features_of_the_critic,
 ]

@@ -1,4 +1,4 @@
-"""The native library is refused if it was built from other sources than those beside it."""
+"""The native library is used if it has the interface of the Python files beside it."""
 
 import _ctypes
 import ctypes
@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from sb3_ppo_variants.backends.native.library import Library
 from sb3_ppo_variants.backends.native.networks import ACTIVATIONS
 
 NATIVE = Path(native.__file__).parent
-REFUSED = "was built from other sources than those beside it: delete it, and in a clone .* pip install --no-deps -e"
+REBUILD = "so PyTorch computes in its place: to rebuild it, in a clone .* pip install --no-deps -e"
 
 
 @pytest.fixture
@@ -50,36 +49,23 @@ def test_a_library_of_these_sources_is_used() -> None:
     assert found() is not None
 
 
-def test_a_library_without_its_sources_is_refused(built: Path) -> None:
-    for file in built.glob("*.?pp"):
-        file.unlink()
-    with pytest.raises(ImportError, match=REFUSED):
-        found()
+def test_a_comment_in_the_interface_changes_nothing(built: Path) -> None:
+    with (built / "interface.hpp").open("a") as file:
+        file.write("// A later remark.\n")
+    assert found() is not None
 
 
-@pytest.mark.parametrize("name", ["interface.hpp", "plain.cpp"])
-def test_a_library_of_other_sources_is_refused(name: str, built: Path) -> None:
-    with (built / name).open("a") as file:
-        file.write("// A later change.\n")
-    with pytest.raises(ImportError, match=REFUSED):
-        found()
+def test_a_library_with_another_interface_is_not_used(built: Path) -> None:
+    with (built / "interface.hpp").open("a") as file:
+        file.write("struct Another { int64_t field; };\n")
+    with pytest.warns(UserWarning, match=f"was built for another interface, {REBUILD}"):
+        assert found() is None
 
 
-def test_a_library_with_another_interface_is_refused(folder: Path) -> None:
+def test_another_library_is_not_used(folder: Path) -> None:
     shutil.copy(_ctypes.__file__, folder / f"_native{EXTENSION_SUFFIXES[0]}")
-    with pytest.raises(ImportError, match=REFUSED):
-        found()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems check it themselves")
-@pytest.mark.parametrize("part", [0.0, 0.00001, 0.0005, 0.3, 0.9, 0.99999])
-def test_a_library_that_was_cut_short_is_refused(part: float, built: Path) -> None:
-    """The system would map it, and the process would die of SIGBUS."""
-    (file,) = built.glob("_native.*")
-    length = int(part * file.stat().st_size)
-    os.truncate(file, length)
-    with pytest.raises(ImportError, match=r"cannot be loaded: .*\. Delete it, and in a clone .* pip install"):
-        found()
+    with pytest.warns(UserWarning, match=rf"cannot be loaded \(.*\), {REBUILD}"):
+        assert found() is None
 
 
 COMPILER = shutil.which(os.environ.get("CXX", "c++")) or ""

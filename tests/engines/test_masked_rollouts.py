@@ -5,67 +5,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import masked_model
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, MULTI, masked_envs
+from masked_envs import MASKED_SPACES, MULTI
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from test_fast_update import CASES, SETTINGS, assert_same_update
 
-from helpers import MIXED, collect, update, with_old_parameters
+from helpers import collect, with_old_parameters
 from sb3_ppo_variants import (
     ArgumentError,
-    ExactKL,
-    Huber,
-    KLAdaptive,
     PPOAdaptiveKL,
     PPOClip,
-    PPOFixedKL,
-    PPOUnclipped,
-    SeparateUpdates,
 )
-
-N_STEPS, N_ENVS, BATCH_SIZE, N_EPOCHS = 20, 3, 12, 6
-
-
-def made(cls: Any, space: spaces.Space, policy: Any = "MaskableMlpPolicy", fast: Any = False, **arguments: Any) -> Any:
-    observed: Any = {"observation_space": MIXED} if "MultiInput" in str(policy) else {}
-    env = masked_envs(space, n_envs=N_ENVS, **observed)
-    arguments = {"learning_rate": 1e-3, "n_epochs": N_EPOCHS, **arguments}
-    return cls(policy, env, n_steps=N_STEPS, batch_size=BATCH_SIZE, seed=1, fast=fast, **arguments)
-
-
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("space", MASKED_SPACES)
-@pytest.mark.parametrize("name", CASES)
-def test_updates_are_those_of_the_reference(name: str, space: str, settings: str, double_precision: Any) -> None:
-    cls, arguments = CASES[name]
-    model = collect(made(cls, MASKED_SPACES[space], **arguments, **SETTINGS[settings]))
-    double_precision(model)
-    assert_same_update(model)
-
-
-OTHERS: dict[str, dict[str, Any]] = {
-    "dictionaries": {"policy": "MaskableMultiInputPolicy"},
-    "no hidden layers": {"policy_kwargs": {"net_arch": []}},
-    "different shapes": {"policy_kwargs": {"net_arch": {"pi": [8, 8], "vf": [16]}, "activation_fn": th.nn.ReLU}},
-    "separate": {"updates": SeparateUpdates(policy_epochs=5), "policy_kwargs": {"share_features_extractor": False}},
-    "target_kl": {"target_kl": 2e-3, "learning_rate": 3e-3},
-    "stop": {"stop": ExactKL(1e-3, ends="epoch"), "learning_rate": 3e-3, "value_loss": Huber(0.3)},
-    "adaptive rate": {"learning_rate": KLAdaptive(desired_kl=1e-4, every="minibatch")},
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_updates(name: str, double_precision: Any) -> None:
-    model = collect(made(PPOFixedKL, MULTI, kl_coef=3.0, **OTHERS[name]))
-    double_precision(model)
-    assert_same_update(model)
 
 
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("space", MASKED_SPACES)
 def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None:
-    model = collect(made(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
+    model = collect(masked_model(PPOAdaptiveKL, MASKED_SPACES[space], fast=fast))
     buffer = model.rollout_buffer
     ((samples, _, old_parameters),) = with_old_parameters(model, len(buffer.values) * buffer.n_envs)
     assert 0.3 < samples.action_masks.mean() < 0.9
@@ -81,7 +37,7 @@ def test_the_reference_evaluates_a_rollout_alike(space: str, fast: bool) -> None
 
 def test_actions_are_drawn_from_the_masked_distribution() -> None:
     """Compare the frequencies of actions in one state with one mask."""
-    model = made(PPOClip, spaces.Discrete(5), fast=True, policy_kwargs={"net_arch": []})
+    model = masked_model(PPOClip, spaces.Discrete(5), fast=True, policy_kwargs={"net_arch": []})
     mask, state = np.array([True, False, True, True, False]), np.full(3, 0.5, np.float32)
     for env in model.env.envs:
         env.action_masks = lambda: mask
@@ -99,13 +55,6 @@ def test_actions_are_drawn_from_the_masked_distribution() -> None:
     assert drawn[1] == drawn[4] == 0
 
 
-def test_single_precision_stays_close() -> None:
-    model = collect(made(PPOUnclipped, MULTI, ent_coef=0.01))
-    both = [update(model, fast) for fast in (False, True)]
-    for wanted, got in zip(*(one.policy.parameters() for one in both), strict=True):
-        th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
-
-
 class Own(MaskableActorCriticPolicy):
     def evaluate_actions(self, obs: Any, actions: Any, action_masks: Any = None) -> Any:
         return super().evaluate_actions(obs, actions, action_masks)
@@ -113,8 +62,8 @@ class Own(MaskableActorCriticPolicy):
 
 def test_what_is_not_written_out_takes_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ArgumentError, match="Own overrides evaluate_actions"):
-        made(PPOClip, MULTI, Own, fast=True)
-    made(PPOAdaptiveKL, MULTI, Own, fast="auto", verbose=1).learn(1)
+        masked_model(PPOClip, MULTI, Own, fast=True)
+    masked_model(PPOAdaptiveKL, MULTI, Own, fast="auto", verbose=1).learn(1)
     assert "Training on the reference path: Own overrides" in capsys.readouterr().out
-    made(PPOClip, MULTI, fast="auto", verbose=1).learn(1)
+    masked_model(PPOClip, MULTI, fast="auto", verbose=1).learn(1)
     assert "Training on the fast path" in capsys.readouterr().out

@@ -1,8 +1,6 @@
 """An update on images that are laid out for convolutions matches the reference path."""
 
 import io
-import platform
-import resource
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticCnnPolicy
 
-from fresh import ended
 from helpers import ACTION_SPACES, BOX, collect, noise_envs
 from sb3_ppo_variants import (
     ExactKL,
@@ -27,7 +24,7 @@ from sb3_ppo_variants import (
     PPOUnclipped,
 )
 from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.images import Images, keep_freed_memory
+from sb3_ppo_variants.backends.images import Images
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
@@ -142,25 +139,6 @@ def test_the_policy_scales_images_again(fails: bool) -> None:
         with pytest.raises(NonFiniteError):
             model.train()
     assert model.policy.normalize_images
-
-
-def check_that_freed_memory_is_kept() -> None:
-    def faults() -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        np.ones(100 * 2**20, np.uint8)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    with keep_freed_memory():
-        faults()
-        assert faults() < 10
-    faults()  # Frees the memory that was kept.
-    assert faults() > 10
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
-def test_freed_memory_is_kept() -> None:
-    """In its own process, because other blocks of memory may keep glibc from returning what is freed below them."""
-    assert ended(check_that_freed_memory_is_kept) == (0, "", "")
 
 
 class Strides(BaseCallback):

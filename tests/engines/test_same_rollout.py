@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
+from engine_models import MODELS, assert_records_the_policy, rolled_out
 from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -24,10 +25,8 @@ from helpers import (
     noise_envs,
     policy_for,
     small,
-    with_old_parameters,
 )
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.kl import divergences_of
 
 pytestmark = pytest.mark.usefixtures("natively")
 N_STEPS = 40
@@ -38,41 +37,12 @@ SPACES = {
 }
 
 
-def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **arguments: Any) -> Any:
-    settings = {"n_steps": N_STEPS, "batch_size": 20, "seed": 2, "device": "cpu", **arguments}
-    model = PPOClip(policy_for(env), env, **settings)
-    for parameter in model.policy.parameters():
-        # Move away from the initial policy, whose actions hardly depend on the state.
-        parameter.data += 0.3 * th.randn(parameter.shape, generator=th.Generator().manual_seed(0))
-    _, callback = model._setup_learn(10**6, callback)
-    callback.on_training_start({}, {})
-    for _ in range(n_rollouts):
-        assert model.collect_rollouts(env, callback, model.rollout_buffer, model.n_steps)
-    return model
-
-
-def assert_records_the_policy(model: Any, atol: float = 1e-5) -> None:
-    """Check what a rollout recorded against the policy that made it."""
-    size = model.n_steps * model.n_envs
-    for batch, _, old_parameters in with_old_parameters(model, size):
-        with th.no_grad():
-            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, batch.actions)
-            found = model.policy.get_distribution(batch.observations)
-        th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
-        th.testing.assert_close(batch.old_log_prob, log_prob, rtol=atol, atol=atol)
-        for ours, theirs in zip(old_parameters, divergences_of(found).parameters(found), strict=True):
-            th.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_values_and_log_probabilities_are_those_of_the_policy(name: str) -> None:
-    model = rolled_out(noise_envs(SPACES[name], n_envs=3), fast=True)
-    for batch in model.rollout_buffer.get():
-        actions = batch.actions.long().flatten() if name == "Discrete" else batch.actions
-        with th.no_grad():
-            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, actions)
-        th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
-        th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith(("gSDE", "masked"))])
+def test_values_and_log_probabilities_are_those_of_the_policy(name: str, n_envs: int) -> None:
+    arguments = {name: value for name, value in MODELS[name].items() if name != "policy"}
+    env = noise_envs(arguments.pop("action_space"), arguments.pop("observation_space", VECTOR), n_envs=n_envs)
+    assert_records_the_policy(rolled_out(env, fast=True, n_rollouts=2, **arguments), atol=1e-4)
 
 
 @pytest.mark.sampled(2)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from test_batch import OWN
-from test_fast_update import CASES, SDE, assert_same_update, collected
+from engine_models import CASES, OWN, SDE, assert_same_update, collected
 
 from helpers import ACTION_SPACES, BOX, flat_weights, update
 from sb3_ppo_variants import (
@@ -34,7 +33,7 @@ SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "an early stop": (PPOClip, {"stop": ApproximateKL(1e-3, "epoch"), "learning_rate": 3e-3}),
     "adaptive steps": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, every="minibatch")}),
     "the mean KL of a minibatch": (PPOCustom, {"objective": KLHinge(0.01, kl_coef=2.0)}),
-    "an objective in Python": (PPOCustom, {"objective": OWN["over arrays"]}),
+    "an objective in Python": (PPOCustom, {"objective": OWN["of states"]}),
     "parameters in Python": (PPOCustom, {"objective": OWN["of parameters"]}),
     "gSDE": (PPOFixedKL, {"use_sde": True, "policy_kwargs": SDE["plain"]}),
     "gSDE with one deviation": (PPOFixedKL, {"use_sde": True, "policy_kwargs": SDE["one deviation"]}),
