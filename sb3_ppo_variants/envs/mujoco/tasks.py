@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from sb3_ppo_variants.envs.simulations import InfoParts, MujocoTask, Simulations
+from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, MujocoTask, Simulations
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 Generator: TypeAlias = np.random.Generator
