@@ -98,8 +98,8 @@ def make_models(folder: Path) -> None:
         for fast in (False, True):
             updated = next_update(folder / f"{name}.zip", fast)
             expected[f"weights_fast_{fast}"] = flat_weights(updated).numpy()
-            if hasattr(updated, "current_kl_coef"):
-                expected[f"kl_coef_fast_{fast}"] = np.array(updated.current_kl_coef)
+            if isinstance(updated, PPOAdaptiveKL):
+                expected[f"kl_coef_fast_{fast}"] = np.array(updated.kl_coef)
         np.savez(folder / f"{name}.npz", **expected)
 
 
@@ -110,7 +110,7 @@ def make_checkpoint(folder: Path) -> None:
     model = PPOAdaptiveKL("MlpPolicy", env, seed=1, policy_kwargs={"net_arch": [4]}, **SMALL)
     evaluated = evaluation()
     model.learn(128, callback=[checkpoints, evaluated])
-    end: dict[str, Any] = {"weights": flat_weights(model).numpy(), "kl_coef": np.array(model.current_kl_coef)}
+    end: dict[str, Any] = {"weights": flat_weights(model).numpy(), "kl_coef": np.array(model.kl_coef)}
     np.savez(folder / "checkpoints.npz", **end, best_mean_reward=np.array(evaluated.best_mean_reward))
 
 

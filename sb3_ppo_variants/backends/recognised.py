@@ -19,7 +19,8 @@ from torch.optim import optimizer as torch_optimizers
 from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.collector import Actor, Observations
 from sb3_ppo_variants.kl import MissingKLError, Parameters
-from sb3_ppo_variants.policies.kind import PolicyKind, kind_of
+from sb3_ppo_variants.policies.families import kind_of
+from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.update import UpdatePlan
 
 # Methods of ActorCriticPolicy that engines reimplement or rely on. A subclass may override the others.

@@ -138,7 +138,7 @@ class Annealing(BaseCallback):
 def test_the_kl_sees_the_standard_deviation_of_each_step() -> None:
     # Without a learning rate, only the callback changes the policy.
     arguments: dict[str, Any] = {"n_steps": N_STEPS, "batch_size": 16, "n_epochs": 1, "learning_rate": 0.0}
-    model = PPOClip("MlpPolicy", noise_envs(BOX), **arguments, device="cpu")
+    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), **arguments, device="cpu")
     model.learn(2 * N_STEPS, callback=Annealing())
     of_steps, now = np.exp(-0.1 * np.arange(N_STEPS)), np.exp(-0.1 * N_STEPS)
     for deviations in model.old_policy.parameters[1].reshape(2, N_STEPS, 2).permute(0, 2, 1).flatten(0, 1):
