@@ -43,15 +43,6 @@ def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
     assert steps(tmp_path / "cut")[-1] == "step_000000224"
 
 
-def test_a_run_that_is_done_can_be_lengthened(tmp_path: Path) -> None:
-    submitted(PPOClip, tmp_path / "a")
-    longer = submitted(PPOClip, tmp_path / "a", total=300)
-    submitted(PPOClip, tmp_path / "b")
-    with pytest.raises(Killed):
-        submitted(PPOClip, tmp_path / "b", kill_at=270, total=300)
-    assert state(submitted(PPOClip, tmp_path / "b", total=300)) == state(longer)
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("learning_rate", 1e-4), ("n_epochs", 3), ("clip_range", 0.3), ("seed", 4)]
 )
@@ -101,12 +92,6 @@ def test_arguments_that_are_classes_or_functions(name: str, of_run: Any, value: 
     assert start(of_run).num_timesteps == 0
     with pytest.raises(ArgumentError, match=rf"^{name}=.*, but the run in .* has "):
         start(value)
-
-
-def test_arguments_that_are_no_longer_passed(tmp_path: Path) -> None:
-    submitted(PPOClip, tmp_path, gamma=0.9)
-    with pytest.raises(ArgumentError, match=r"^gamma=0\.99, but the run in .* has 0\.9\. "):
-        submitted(PPOClip, tmp_path)
 
 
 class Anneals(BaseCallback):
@@ -248,15 +233,6 @@ def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
     assert model.learn_to(0).num_timesteps == 0
 
 
-def test_a_number_of_steps_as_a_float(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"learning_rate": lambda progress: 1e-3 * progress}  # It depends on the number.
-    whole = submitted(PPOClip, tmp_path / "whole", **arguments)
-    for kill_at in (20, 100):
-        with pytest.raises(Killed):
-            submitted(PPOClip, tmp_path / "cut", kill_at, 2e2, **arguments)
-    assert state(submitted(PPOClip, tmp_path / "cut", total=2e2, **arguments)) == state(whole)
-
-
 class Ends(BaseCallback):
     """Stops training within the second rollout, or raises an error after it."""
 
@@ -292,8 +268,3 @@ def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
     model.learn(64, reset_num_timesteps=False)
     resumed = PPOClip.resume(tmp_path, VecNormalize(pendulums())).learn(64, reset_num_timesteps=False)
     assert resumed.num_timesteps == 104 and state(resumed) == state(model)
-
-
-def test_at_end_is_a_flag(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="at_end="):
-        ExactCheckpointCallback(10, tmp_path, at_end="yes")  # type: ignore[arg-type]

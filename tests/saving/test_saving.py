@@ -7,7 +7,6 @@ import os
 import random
 import resource
 import stat
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -144,79 +143,6 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
     assert PPOClip.resume(tmp_path, env).num_timesteps == 0
 
 
-@contextmanager
-def not_as_root() -> Iterator[None]:
-    """Drop the rights of root, who can write to any folder."""
-    file = save(model_of(1))
-    PPOClip.load(file)  # Triggers imports of files that another user may not be able to read.
-    user = os.geteuid()
-    os.seteuid(user or 65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-@pytest.mark.parametrize("kind", ["no file", "a read-only file"])
-def test_a_folder_that_may_not_be_written_to(kind: str) -> None:
-    model = model_of(1)
-    with not_as_root(), tempfile.TemporaryDirectory() as name:
-        path = Path(name, "model.zip")
-        if kind == "a read-only file":
-            model.save(path)
-            path.chmod(0o444)
-        before = {file: Path(name, file).read_bytes() for file in os.listdir(name)}
-        os.chmod(name, 0o555)
-        with pytest.raises(PermissionError):
-            model.save(path)
-        os.chmod(name, 0o755)
-        assert {file: Path(name, file).read_bytes() for file in os.listdir(name)} == before
-
-
-def test_a_protected_file_in_a_folder_that_may_be_written_to() -> None:
-    model = model_of(1)
-    with not_as_root(), tempfile.TemporaryDirectory() as name:
-        path = Path(name, "model.zip")
-        model.save(path)
-        before = path.read_bytes()
-        path.chmod(0o444)
-        renumber(model, 2)
-        with pytest.raises(PermissionError):
-            model.save(path)
-        assert path.read_bytes() == before and os.listdir(name) == ["model.zip"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_keeps_its_owner(tmp_path: Path) -> None:
-    model, path = model_of(1), tmp_path / "model.zip"
-    model.save(path)
-    os.chown(path, 1000, 2000)
-    path.chmod(0o640)
-    model.save(path)
-    status = path.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1000, 2000, 0o640)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_what_another_user_left_does_not_matter() -> None:
-    model = model_of(1)
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o1777)  # As /tmp: only owners can remove files.
-        left = Path(name, f".model.zip.{16 * '0'}.tmp")
-        left.touch()
-        os.utime(left, (0, 0))
-        with not_as_root():
-            model.save(Path(name, "model.zip"))
-        assert sorted(os.listdir(name)) == [left.name, "model.zip"]
-
-
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("kept")
-    with pytest.raises(NotADirectoryError):
-        model_of(1).save(tmp_path / "file" / "model.zip")
-    assert (tmp_path / "file").read_text() == "kept"
-
-
 def test_names_are_those_of_sb3(tmp_path: Path) -> None:
     names = []
     for cls in (PPO, PPOClip):
@@ -244,19 +170,6 @@ def test_permissions_and_links_are_those_of_an_open_file(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "new.zip").stat().st_mode) == 0o640
     model.save("/dev/null")
     assert Path("/dev/null").is_char_device()
-
-
-def test_what_a_killed_process_left_is_removed_after_a_while(tmp_path: Path) -> None:
-    model = model_of(1)
-    old, new, of_the_user = (tmp_path / f".model.zip.{name}.tmp" for name in (16 * "0", 16 * "1", "backup"))
-    for path in (old, new, of_the_user):
-        path.touch()
-    for path in (old, of_the_user):
-        os.utime(path, (0, 0))
-    model.save(tmp_path / "model.zip")
-    assert not old.exists()
-    assert new.exists()
-    assert of_the_user.exists()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
