@@ -72,7 +72,7 @@ fuzz: $(INSTALLED)  ## Run the fuzz targets on random examples for FUZZ_SECONDS 
 
 # The interpreter is not sanitized, so the sanitizer's runtime must be preloaded; and with it the C++ runtime, without
 # which it does not find what throws PyTorch's errors. Without the option, pytest would import the package beside the tests.
-test-native:  ## Test the native library under the address and undefined-behaviour sanitizers (a quarter of an hour)
+test-native: $(INSTALLED)  ## Test the native library under the address and undefined-behaviour sanitizers (a quarter of an hour)
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \

@@ -4,7 +4,7 @@ import io
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_beta_is_state_that_load_restores() -> None:
     model = small(PPOAdaptiveKL, kl_coef=2.0, desired_kl=10.0).learn(64 * 3)
     assert model.kl_coef == 0.25
     for given, kl_coef in (({}, 0.25), ({"kl_coef": 8.0}, 8.0), ({"desired_kl": 0.02}, 0.25)):
-        loaded = PPOAdaptiveKL.load(save(model), env=noise_envs(BOX), **given)
+        loaded = PPOAdaptiveKL.load(save(model), env=noise_envs(BOX), **cast(Any, given))
         assert (loaded.kl_coef, loaded.desired_kl) == (kl_coef, given.get("desired_kl", 10.0))
     loaded.desired_kl = 10.0
     loaded.learn(64, reset_num_timesteps=False)
