@@ -24,9 +24,8 @@ NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE_SUFFIX = ".pth"
 VARIABLES = "pytorch_variables.pth"
-VERSION = "_stable_baselines3_version"
 # The members of every file. A model may have further states.
-MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", VERSION)
+MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
 # SB3's key for a pickled value.
 PICKLED = ":serialized:"
 
