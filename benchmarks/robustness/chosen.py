@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.robustness.candidates import Candidate
 from benchmarks.robustness.scores import (
     by_seed,
     estimate,
@@ -16,7 +17,6 @@ from benchmarks.robustness.scores import (
     screened,
 )
 from sb3_ppo_variants.compare import tables
-from sb3_ppo_variants.compare.robustness import Candidate
 from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
 # With how many other seeds the best configurations are run again.

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import plots, records, scores, statistics
-from sb3_ppo_variants.compare.paper import FIGURE_3, PAPERS_ENVS
 from sb3_ppo_variants.compare.records import RANDOM
 
 
@@ -86,29 +85,6 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     # The interactive page has the mean, and either the two edges of a band or the seeds.
     assert len(plots.interactive_curves(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
-
-
-def test_figure_3_has_a_panel_for_each_environment_and_the_ends_of_the_papers_curves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    runs = [record(curve.label, env, 0, 1.0) for curve in FIGURE_3 for env in PAPERS_ENVS]
-    (comparison,) = scores.comparisons(runs)
-    plots.draw_figure_3(comparison, Path("unused.png"))
-    (figure,) = drawn
-    panels = [axes for axes in figure.axes if axes.get_visible()]
-    assert [axes.get_title() for axes in panels] == PAPERS_ENVS
-    # As in the paper, four and three beside each other.
-    assert len({axes.get_position().y0 for axes in figure.axes}) == 2
-    hopper = panels[PAPERS_ENVS.index("Hopper-v5")]
-    marks = {line.get_ydata()[0]: line.get_color() for line in hopper.lines if line.get_marker() == "<"}  # type: ignore[index]
-    curves = {str(line.get_label()): line.get_color() for line in hopper.lines if line.get_marker() != "<"}
-    assert curves.keys() == {"A2C", "PPO (clip)", "vanilla PG, adaptive", "TRPO"}
-    assert marks == {900: curves["A2C"], 2330: curves["PPO (clip)"], 2100: curves["TRPO"]}
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(names) == sorted(curves)
-    pyplot.close(figure)
 
 
 @pytest.mark.parametrize("label", ["_mine", "$x_$", "from $1 to $2"])
