@@ -82,8 +82,6 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
     runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]
     (comparison,) = scores.comparisons(runs)
-    # The interactive page has the mean, and either the two edges of a band or the seeds.
-    assert len(plots.interactive_curves(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
 
 
@@ -120,7 +118,7 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
     first = packed.read_bytes()
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
-    for name in ("report.md", "report.html", "interactive.html", "scores.csv"):
+    for name in ("report.md", "report.html", "scores.tex", "scores.csv"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
     records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
     assert "format 99" in records.unpack(packed)[1][0]
@@ -164,11 +162,3 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     assert "Without Flat-v0, Long-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
-
-
-def test_plotly_takes_no_name_for_markup() -> None:
-    label = "<b>mine</b> & yours"
-    (comparison,) = scores.comparisons([record(label, "<i>-v0", 0, 1.0), record(label, "<i>-v0", 1, 2.0)])
-    figure = plots.interactive_curves(comparison, "<i>-v0")
-    assert figure.data[0].name == "&lt;b&gt;mine&lt;/b&gt; &amp; yours"
-    assert figure.layout.title.text == "&lt;i&gt;-v0"

@@ -1,8 +1,6 @@
 """The text of a report, from records made by hand."""
 
 import gzip
-import json
-import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -109,7 +107,6 @@ def test_what_is_in_records_does_not_become_code(tmp_path: Path) -> None:
     write(tmp_path, renamed)
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "<script>" not in (tmp_path / "report.html").read_text()
-    assert evil not in (tmp_path / "interactive.html").read_text()
 
 
 def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -125,26 +122,6 @@ def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
     assert "Without such a seed: __B__." in page and "<em>" not in page
 
 
-def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
-    write(tmp_path, RECORDS)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "interactive.html").read_text()
-    assert page.count("Plotly.newPlot(") >= 2 and not re.search(r"<(script|link)[^>]*(src|href)=", page)
-    assert "environment steps" in page and "minutes of a run, mean" in page
-
-
-def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
-    long = "ppo_clip policy_kwargs={'net_arch': [64, 64], 'log_std_init': -1.0, 'ortho_init': False}"
-    write(tmp_path, [*RECORDS, record(long, "A-v0", 0, 20.0), record(long, "B-v0", 0, -30.0)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "interactive.html").read_text()
-    names = {json.loads(name).replace("<br>", "\n") for name in re.findall(r'"name":("ppo_clip[^"]*")', page)}
-    assert {" ".join(name.split()) for name in names} == {"ppo_clip", long}
-    assert all(len(line) <= 40 for name in names for line in name.splitlines())
-    # A window of a phone has 400 pixels. Half of 768 are for names of 40 letters.
-    assert ".plotly-graph-div { min-width: 48rem }" in page and '"hoverlabel":{"namelength":-1}' in page
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -152,7 +129,6 @@ def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
         ["--algos", "ppo_clip", "--entry", "mujoco", "--no-normalize", "--anneal", "-p", "n_steps=64,gamma=0.9"],
         ["--config", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--protocol", "text", "--entry", "default"],
-        ["--config", STUDY, "--envs", "Pendulum-v1", "--timesteps", "64"],
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--resume-every", "64"],
     ],
 )

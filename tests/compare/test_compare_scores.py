@@ -77,11 +77,10 @@ def test_the_papers_column() -> None:
     assert len({read_setting(row.setting).label for row in TABLE_1}) == 11
 
 
-def test_one_is_not_many_and_more_than_the_preset_is_said() -> None:
+def test_one_is_not_many() -> None:
     conditions = {**CONDITIONS, "preset": "paper-table1"}
     runs = [record("ppo_clip", "A-v0", seed, 1.0, conditions=conditions) for seed in range(4)]
     text = summarize(scores.comparisons(runs)[0])
-    assert "4 instead of 3 seeds, 0 of 252 runs, 100 of 1,000,000 steps\n" in text
     assert "4 finished, 0 failed (1 setting, 1 environment, 4 seeds)\n" in text
 
 
@@ -196,15 +195,6 @@ def test_runs_that_are_over_leave_the_mean() -> None:
 def test_a_curve_without_a_point_is_left_out() -> None:
     (comparison,) = scores.comparisons([record("CleanRL", "A-v0", 0, 3.0, episodes={"ends": [101], "returns": [3.0]})])
     assert plots.mean_curve(comparison, "A-v0", "CleanRL") is None
-    assert plots.interactive_curves(comparison, "A-v0").data == ()
-
-
-def test_minutes_are_those_of_the_environment() -> None:
-    runs = [record("ppo_clip", env, 0, 1.0, wall_seconds=seconds) for env, seconds in (("A-v0", 60.0), ("B-v0", 600.0))]
-    (comparison,) = scores.comparisons(runs)
-    for env, minutes in (("A-v0", 1.0), ("B-v0", 10.0)):
-        _, button = plots.interactive_curves(comparison, env).layout.updatemenus[0].buttons
-        assert button.args[0]["x"][0][-1] == pytest.approx(minutes)
 
 
 def test_normalised_curves_end_at_the_normalised_scores() -> None:
