@@ -57,15 +57,15 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     assert line.endswith("): pip install -e '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
-def compare_without_plotly() -> None:
-    for name in ["plotly", *sys.modules]:
-        if name.partition(".")[0] == "plotly":
+def compare_without_seaborn() -> None:
+    for name in ["seaborn", *sys.modules]:
+        if name.partition(".")[0] == "seaborn":
             sys.modules[name] = None  # type: ignore[assignment]
     run_module("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", "out")
 
 
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
-    result = ended(compare_without_plotly, folder=tmp_path)
+    result = ended(compare_without_seaborn, folder=tmp_path)
     assert "needs more packages" in result.stderr.splitlines()[-1]
     assert result.returncode == 1 and not list(tmp_path.iterdir())
 
