@@ -47,7 +47,7 @@ compare: $(COMPARABLE)  ## Compare the variants with SB3's PPO on CartPole-v1, w
 	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 --seeds 10 --timesteps 50000 --jobs 2 --out runs/first
 
 table1: $(COMPARABLE)  ## Repeat the paper's Table 1 at full length (hours; resumes where it stopped)
-	$(BIN)/python -m sb3_ppo_variants compare --preset paper-table1 --protocol text --out runs/table1
+	$(BIN)/python -m sb3_ppo_variants compare --config paper-table1 --protocol text --out runs/table1
 
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py

@@ -45,7 +45,6 @@ OPTIONAL = [
     "onnxruntime",
     "optuna",
     "pandas",
-    "plotly",
     "pygame",
     "ray",
     "rich",

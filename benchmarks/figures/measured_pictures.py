@@ -10,9 +10,9 @@ from matplotlib.ticker import FixedLocator
 from benchmarks import cores
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, picture, shades
+from benchmarks.paper import TABLE_1
 from sb3_ppo_variants.compare import records, scores, statistics
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
-from sb3_ppo_variants.compare.paper import TABLE_1
 
 TABLE = Path("results/table1-text.jsonl.gz")
 OBJECTIVES = Path("results/objectives-500k.jsonl.gz")

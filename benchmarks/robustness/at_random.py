@@ -10,10 +10,10 @@ import pandas as pd
 from scipy.special import stdtr
 from scipy.stats import permutation_test, spearmanr
 
+from benchmarks.robustness.candidates import N_RANDOM
 from benchmarks.robustness.scores import estimate, is_of_search, say_better, screened, sensitivity
 from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
-from sb3_ppo_variants.compare.robustness import N_RANDOM
 from sb3_ppo_variants.compare.statistics import ALPHA, Difference, holm
 
 # How many random configurations a user tries.

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.robustness.candidates import Candidate
 from benchmarks.robustness.scores import (
     by_seed,
     estimate,
@@ -16,7 +17,6 @@ from benchmarks.robustness.scores import (
     screened,
 )
 from sb3_ppo_variants.compare import tables
-from sb3_ppo_variants.compare.robustness import Candidate
 from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
 # With how many other seeds the best configurations are run again.
@@ -41,7 +41,14 @@ def best_in_all(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
 def list_confirmations(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
     """Return the commands that run the best random configurations again, with seeds that did not choose them."""
     chosen = [choose(*each) for each in screened(frame).items() for choose in (best_in_each, best_in_all)]
-    command = ["python", "-m", "sb3_ppo_variants", "compare", "--preset", "robustness-random"]
+    command = [
+        "python",
+        "-m",
+        "sb3_ppo_variants",
+        "compare",
+        "--config",
+        "benchmarks/comparisons/robustness-random.yml",
+    ]
     command += ["--seeds", str(1 + FRESH), "--from", *map(str, files), "--out", "runs/robustness"]
     return [
         shlex.join([*command, "--envs", env, "--algos", *dict.fromkeys(labels[env] for labels in chosen)])

@@ -1,4 +1,4 @@
-"""How robust each objective is to its hyperparameters: tables, and pictures, of the runs of --preset robustness."""
+"""How robust each objective is to its hyperparameters: tables, and pictures, of the runs of robustness.yml."""
 
 import argparse
 from functools import partial
@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> int:
     by_one, is_random = varied(frame), frame["is_random"].any()
     if by_one.empty and not is_random:
         raise ArgumentError(
-            "these records have nothing to make a table of: finished runs of --preset robustness-random, or of "
-            "--preset robustness with both the defaults and other settings"
+            "these records have nothing to make a table of: finished runs of robustness-random.yml, or of "
+            "robustness.yml with both the defaults and other settings"
         )
     blocks, pictures = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)], {}
     if len(by_one):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.robustness.candidates import CANDIDATES, VARIED, Candidate
 from benchmarks.robustness.scores import by_seed, estimate, say_better, sensitivity
 from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
-from sb3_ppo_variants.compare.robustness import CANDIDATES, VARIED, Candidate
 from sb3_ppo_variants.compare.statistics import Estimate, differences
 
 

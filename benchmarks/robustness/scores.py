@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from benchmarks.robustness.candidates import CANDIDATES, Candidate, Configuration
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, Candidate, Configuration
 from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Differences, Estimate, interval
 

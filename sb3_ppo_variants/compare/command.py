@@ -16,10 +16,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from sb3_ppo_variants.compare import backends, records
+from sb3_ppo_variants.compare.config import Config, read_config
 from sb3_ppo_variants.compare.execution import Tracking, check, perform
-from sb3_ppo_variants.compare.plan import DEFAULT, PRESETS, Plan, Run, make_plan, merge_plans
+from sb3_ppo_variants.compare.options import BASELINE
+from sb3_ppo_variants.compare.plan import Plan, Run, make_plan, merge_plans
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.report import LOCK, RECORDS, RUNNING, read_states, write
+from sb3_ppo_variants.compare.report import LOCK, RECORDS, RUNNING, read_states, write_report
 from sb3_ppo_variants.compare.settings import Conditions, assignments, read_file, read_setting, write_option
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
             if options.files:
                 _copy(options)
             failed = _make(options, plan, _find_missing(options, plan), tracking)
-        write(options.out, *records.load_records(options.out / RECORDS))
+        write_report(options.out, *records.load_records(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -71,44 +73,39 @@ def _make_folders(option: str, *folders: Path) -> None:
 
 def make_plans(options: argparse.Namespace) -> Plan:
     """Plan the runs that the command line asks for, under all of its conditions."""
-    preset = PRESETS.get(options.preset, DEFAULT)
-    cut = options.settings or "all"
-    if cut not in preset.settings:
-        having = ", ".join(name for name, each in PRESETS.items() if cut in each.settings)
-        raise ArgumentError(f"--settings {cut} needs a --preset that has these settings: {having}")
-    if options.algos and options.settings:
-        raise ArgumentError("--algos and --settings both select what to compare; pass only one of them")
+    config = Config() if options.config is None else read_config(options.config)
     names = ("protocol", "hyperparams", "entry", "normalize", "anneal", "resume_every")
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if preset.studied and (given or options.param):
+    if len(config.conditions) > 1 and (given or options.param):
         words = [" ".join(write_option(name, value)) for name, value in given.items()]
         words += [f"-p {text}" for text in options.param]
-        raise ArgumentError(
-            f"{', '.join(words)} cannot change --preset {options.preset}, which has conditions of its own; "
-            "leave this out, or change --preset paper-table1 instead"
-        )
-    conditions = [_change(each, given, options) for each in preset.studied or [preset.conditions]]
+        raise ArgumentError(f"{', '.join(words)} cannot change --config {options.config}, which has several conditions")
     if options.address is not None and options.backend == "loky":
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
         raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
-    settings = [read_setting(text) for text in options.algos or preset.cut(cut, options.protocol)]
-    seeds = preset.seeds if options.seeds is None else options.seeds
-    return merge_plans(make_plan(settings, options.envs or preset.envs, seeds, each) for each in conditions)
+    texts = options.algos or config.settings
+    if options.algos is None and options.protocol not in (None, "sb3"):
+        # SB3's PPO cannot follow the paper's protocols, and runs under its own.
+        texts = [f"{BASELINE}:protocol=sb3" if text == BASELINE else text for text in texts]
+    settings = [read_setting(text) for text in texts]
+    seeds = config.seeds if options.seeds is None else options.seeds
+    conditions = [_change(each, given, options) for each in config.conditions]
+    return merge_plans(make_plan(settings, options.envs or config.envs, seeds, each) for each in conditions)
 
 
-def _change(preset: Conditions, given: Values, options: argparse.Namespace) -> Conditions:
+def _change(conditions: Conditions, given: Values, options: argparse.Namespace) -> Conditions:
     changes = {name: value for name, value in given.items() if name != "hyperparams"}
     if options.protocol is not None:
         changes = {"entry": "mujoco", "normalize": None, "anneal": None, **changes}
     if options.timesteps is not None:
         changes["timesteps"] = options.timesteps
     if options.param:
-        changes["parameters"] = {**preset.parameters, **assignments(",".join(options.param))}
+        changes["parameters"] = {**conditions.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:
         # A file has entries of its own, so no entry is implied.
         changes |= {"entry": options.entry, "file": read_file(options.hyperparams)}
-    return replace(preset, **changes)
+    return replace(conditions, **changes)
 
 
 def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:

@@ -24,9 +24,6 @@ ALGORITHM_PATHS = {
 EXAMPLE = "ppo_clip:clip_range=0.1"
 # What is compared by default.
 DEFAULT_ALGORITHMS = ["ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE]
-PRESET_NAMES = (
-    "paper-table1", "paper-figure3", "table1-study", "objectives", "robustness", "robustness-random", "atari-demo",
-)  # fmt: skip
 PROTOCOL_NAMES = ("text", "released-code", "sb3")
 
 OUT = Path("runs/compare")
@@ -41,8 +38,11 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--algos", **SEVERAL, metavar="ALGO", help=f"{names} (default: {' '.join(DEFAULT_ALGORITHMS)})")
     what.add_argument("--envs", **SEVERAL, metavar="ID", help="environment ids (default: CartPole-v1)")
     what.add_argument("--seeds", type=whole_number, metavar="N", help="number of seeds: 0 to N-1 (default: 3)")
-    what.add_argument("--preset", choices=PRESET_NAMES, help="a named comparison; other options change it")
-    what.add_argument("--settings", choices=("all", "headline"), help="which settings of the preset (default: all)")
+    what.add_argument(
+        "--config", metavar="NAME",
+        help="a comparison of the package (paper-table1, paper-figure3, objectives or atari-demo) or of your own, in a "
+        "YAML file; other options change it",
+    )  # fmt: skip
     how = parser.add_argument_group("conditions")
     how.add_argument(
         "--protocol",
@@ -91,11 +91,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--add", **SEVERAL, default=[], metavar="LABEL=PATH",
         help="also include runs recorded elsewhere: a folder from the RL Zoo, or a csv file from CleanRL",
     )  # fmt: skip
-    parser.add_argument(
-        "--appendix",
-        action="store_true",
-        help="also write the folder appendix: LaTeX for a paper, and findings as JSON",
-    )
     parser.add_argument("--export", type=Path, metavar="FILE", help="also pack the records into a .jsonl.gz file")
 
 

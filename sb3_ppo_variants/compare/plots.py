@@ -1,30 +1,23 @@
-"""Pictures of a comparison, each as PNG, SVG and PDF, and an interactive page of its learning curves.
+"""Pictures of a comparison, each as PNG, SVG and PDF.
 
 ``labels`` are all settings of the comparison, each with its own style.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
 from itertools import cycle
 from pathlib import Path
-from textwrap import wrap
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from plotly.offline import get_plotlyjs
 
 from sb3_ppo_variants.compare import statistics
-from sb3_ppo_variants.compare.paper import FIGURE_3
 from sb3_ppo_variants.compare.records import SPANS, curve
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
@@ -38,13 +31,9 @@ matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES: list[LineStyle] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
-# The line styles in plotly's words.
-DASHES = dict(zip(LINES, ["solid", "dash", "dot", "dashdot", "longdashdot"], strict=True))
 SMALL_TEXT, MEDIUM_TEXT = 9, 11
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-# The panels beside each other in the paper's Figure 3.
-PANELS = 4
 # The logged values to draw, with their names in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
@@ -53,19 +42,6 @@ QUANTITIES = {
     "entropy_loss": "negative entropy",
     "explained_variance": "explained variance",
 }
-# Properties of the other traces of a setting in the interactive page: the invisible edges of the band around its line,
-# or its seeds.
-INVISIBLE = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
-# The names beside the curves must leave them room: long ones have several lines of this many letters, and in a narrow
-# window, figures are scrolled.
-WIDEST = 40
-CURVES_STYLE = """
-body { font: 15px/1.5 sans-serif; margin: 1rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }
-body > div { overflow-x: auto } .plotly-graph-div { min-width: 48rem }
-"""
-# Without the button that sends the data to Plotly.
-CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
-HELP = "Click a name to hide its line, double-click it to see it alone, drag to enlarge a part."
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
@@ -96,20 +72,14 @@ def drawing(
     columns: int = 1,
     size: tuple[float, float] = (6.5, 4.5),
     sharey: bool = False,
-    below: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context.
-
-    :param below: have the legend below the axes and within the size, instead of beside them
-    """
+    """Yield a grid of axes, and save their picture with a legend to a file at the end of the context."""
     figure, grid = pyplot.subplots(
         rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
     )
     yield grid
     handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
-    if handles and below:
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL_TEXT)
-    elif handles:
+    if handles:
         # The legend is outside the figure, so the picture grows with it, however long the names are.
         figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=SMALL_TEXT)
     save_figure(figure, file)
@@ -158,36 +128,14 @@ def draw_aggregates(scores: statistics.Scores, labels: Sequence[str], file: Path
     save_figure(figure, file)
 
 
-def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path, **layout: Any) -> None:
-    """Draw the share of runs above each normalised score, with its intervals.
-
-    :param layout: arguments of :func:`drawing`
-    """
+def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
+    """Draw the share of runs above each normalised score, with its intervals."""
     taus, profiles = statistics.profiles(scores)
-    with drawing(file, **layout) as [[axes]]:
+    with drawing(file) as [[axes]]:
         for label, found in profiles.items():
             draw_band(axes, taus, label, found, looks(labels))
         axes.set_xlabel("normalised score", fontsize=MEDIUM_TEXT)
         axes.set_ylabel("share of runs with a higher score", fontsize=MEDIUM_TEXT)
-
-
-def draw_orders(names: Sequence[str], signs: np.ndarray, file: Path) -> None:
-    """Draw for each pair of settings whether it has the paper's order here, as ``agreement.find_orders`` returns it."""
-    meanings = {
-        "reversed beyond noise": "#b2182b",
-        "reversed within noise": "#f4a582",
-        "": "#ffffff",
-        "the same within noise": "#a6dba0",
-        "the same beyond noise": "#1b7837",
-    }
-    figure, axes = pyplot.subplots(figsize=[3.5 + 0.42 * len(names)] * 2, layout="constrained")
-    axes.imshow(signs, cmap=matplotlib.colors.ListedColormap([*meanings.values()]), vmin=-2.5, vmax=2.5)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor", fontsize=SMALL_TEXT)
-    axes.set_yticks(range(len(names)), names, fontsize=SMALL_TEXT)
-    axes.set(xlabel="is above this setting in the paper, and here:", ylabel="this setting")
-    patches = [matplotlib.patches.Patch(color=color, label=said) for said, color in meanings.items() if said]
-    figure.legend(handles=patches, loc="outside upper center", ncols=2, frameon=False, fontsize=SMALL_TEXT)
-    save_figure(figure, file)
 
 
 def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Estimate, np.ndarray] | None:
@@ -216,54 +164,15 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
 def draw_environment(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
-        draw_curves(axes, comparison, env)
+        for label in comparison.labels:
+            if (found := mean_curve(comparison, env, label)) is not None:
+                steps, mean, seeds = found
+                draw_band(axes, steps, label, mean, looks(comparison.labels), seeds)
+        if env in (random := comparison.random_scores):
+            axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
         axes.set_xlabel("environment steps", fontsize=MEDIUM_TEXT)
         axes.set_ylabel("return of an episode", fontsize=MEDIUM_TEXT)
         axes.set_title(env)
-
-
-def draw_curves(axes: Axes, comparison: Comparison, env: str) -> None:
-    """Draw the curves of :func:`draw_environment`."""
-    for label in comparison.labels:
-        if (found := mean_curve(comparison, env, label)) is not None:
-            steps, mean, seeds = found
-            draw_band(axes, steps, label, mean, looks(comparison.labels), seeds)
-    if env in (random := comparison.random_scores):
-        axes.axhline(random[env], color="0.6", linewidth=1, label="random policy")
-
-
-@contextmanager
-def panels(comparison: Comparison, file: Path, columns: int, width: float, height: float) -> Iterator[dict[str, Axes]]:
-    """Draw the curves in each environment in a panel of its own, and yield the panels before they are saved.
-
-    :param columns: number of panels beside each other
-    :param width: that of the picture
-    :param height: that of a panel
-    """
-    rows = math.ceil(len(comparison.envs) / columns)
-    with drawing(file, rows, columns, (width, 0.5 + height * rows), below=True) as grid:
-        drawn = dict(zip(comparison.envs, grid.ravel(), strict=False))
-        for axes in grid.ravel()[len(drawn) :]:
-            axes.set_visible(False)
-        for env, axes in drawn.items():
-            draw_curves(axes, comparison, env)
-            axes.set_title(env, fontsize=SMALL_TEXT)
-        yield drawn
-
-
-def draw_figure_3(comparison: Comparison, file: Path) -> None:
-    """Draw the curves in all environments in the layout of the paper's Figure 3, with the ends of its curves."""
-    look = looks(comparison.labels)
-    names = {escape_label(method.label): method.name for method in FIGURE_3}
-    with panels(comparison, file, PANELS, 2.6 * PANELS, 2.0) as drawn:
-        for env, axes in drawn.items():
-            for line in axes.lines:
-                line.set_label(names.get(str(line.get_label()), line.get_label()))
-            for method in FIGURE_3:
-                if method.label in look and env in method.returns:
-                    color, _ = look[method.label]
-                    axes.plot(1, method.returns[env], "<", color=color, transform=axes.get_yaxis_transform())
-            axes.tick_params(labelsize=SMALL_TEXT)
 
 
 def draw_efficiency(comparison: Comparison, shares: np.ndarray, found: Mapping[str, np.ndarray], file: Path) -> None:
@@ -307,62 +216,3 @@ def draw_training(comparison: Comparison, file: Path) -> None:
                 if name in ("kl", "kl_coef") and any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines):
                     axes.set_yscale("log")
             row[0].set_ylabel(QUANTITIES[name], fontsize=SMALL_TEXT)
-
-
-def page(comparisons: Iterable[Comparison]) -> str:
-    """Make an HTML page with all learning curves and plotly's code, so that it needs no network."""
-    parts = []
-    for comparison in comparisons:
-        if comparison.envs:
-            parts.append(f"<h2>{escape(comparison.title)} ({comparison.name})</h2>")
-            for number, env in enumerate(comparison.envs):
-                where = f"{comparison.name}-{number}"
-                figure = interactive_curves(comparison, env)
-                parts.append(figure.to_html(full_html=False, include_plotlyjs=False, div_id=where, config=CONFIG))
-    return document(
-        "Learning curves", CURVES_STYLE, f"<script>{get_plotlyjs()}</script>\n<p>{HELP}</p>\n" + "\n".join(parts)
-    )
-
-
-def document(title: str, style: str, body: str) -> str:
-    """Make an HTML page that fits the width of any screen."""
-    head = '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">'
-    return f"<!doctype html>\n{head}\n<title>{title}</title>\n<style>{style}</style>\n{body}"
-
-
-def interactive_curves(comparison: Comparison, env: str) -> go.Figure:
-    """Draw the learning curves in an environment, with buttons that choose what they are drawn over."""
-    figure = go.Figure()
-    minutes: list[list[float]] = []
-    for label, (color, line) in looks(comparison.labels).items():
-        if (found := mean_curve(comparison, env, label)) is None:
-            continue
-        steps, band, seeds = found
-        look = {"color": to_hex(color), "dash": DASHES[line]}
-        # Plotly takes tags for markup, but knows no entities for quotes.
-        name = "<br>".join(escape(line, quote=False) for line in wrap(label, WIDEST))
-        figure.add_scatter(x=steps, y=band.value, name=name, legendgroup=label, mode="lines", line=look)
-        if band.is_certain:
-            fill = f"rgba{(*(round(255 * part) for part in color), 0.15)}"
-            figure.add_scatter(x=steps, y=band.low, legendgroup=label, **INVISIBLE)
-            figure.add_scatter(x=steps, y=band.high, legendgroup=label, fill="tonexty", fillcolor=fill, **INVISIBLE)
-        else:
-            for seed in seeds:
-                figure.add_scatter(x=steps, y=seed, legendgroup=label, **{**INVISIBLE, "line": {**look, "width": 0.6}})
-        runs = pd.DataFrame(comparison.runs(label, env), columns=["wall_seconds", "steps"], dtype=float)
-        # NaN if the seconds of any run are not known.
-        pace = runs["wall_seconds"].sum(skipna=False) / runs["steps"].sum()
-        minutes += (len(figure.data) - len(minutes)) * [(steps * pace / 60).tolist()]
-    if env in (random := comparison.random_scores):
-        figure.add_hline(random[env], line_color="#999999", annotation_text="random policy")
-    over = {"environment steps": [trace.x.tolist() for trace in figure.data], "minutes of a run, mean": minutes}
-    arguments = {name: [{"x": x}, {"xaxis.title.text": name}] for name, x in over.items()}
-    buttons = [{"label": name, "method": "update", "args": args} for name, args in arguments.items()]
-    menu = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.15, "buttons": buttons}
-    figure.update_layout(
-        title=escape(env, quote=False), height=560, template="plotly_white", xaxis_title="environment steps",
-        yaxis_title="return of an episode", updatemenus=[menu],
-        # Otherwise only the first letters of a name are shown beside a point.
-        hoverlabel={"namelength": -1},
-    )  # fmt: skip
-    return figure

@@ -12,12 +12,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import NamedTuple
 
-import torch as th
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from torch import nn
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments.checks import list_arguments
@@ -25,7 +22,7 @@ from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, EXAMPLE, MASKABLE_
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
+from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, evaluate_python
 from sb3_ppo_variants.saving.plain import Values
 
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
@@ -170,20 +167,13 @@ def read_file(path: Path) -> SettingsFile:
     try:
         content = path.read_bytes()
         found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
-        entries = {env_id: {key: _evaluate(key, value) for key, value in found[env_id].items()} for env_id in found}
+        entries = evaluate_python(found)
     except Exception as error:
         # A py file is the user's own code, which may raise anything.
         allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
         problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
         raise ArgumentError(f"{problem}\n{allowed}") from error
     return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
-
-
-def _evaluate(name: str, value: object) -> object:
-    # In the zoo's yml files these are Python expressions of these names. Like a py file, they are the user's own code.
-    if name in ("policy_kwargs", "normalize", "env_kwargs") and isinstance(value, str):
-        return eval(value, {"nn": nn, "th": th, "RMSpropTFLike": RMSpropTFLike})
-    return value
 
 
 @dataclass(frozen=True)

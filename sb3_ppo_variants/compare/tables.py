@@ -5,17 +5,16 @@ import math
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from scipy.stats import sem
 
-from sb3_ppo_variants.compare.plan import PRESETS, Preset
-from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.scores import Comparison, find, order, scaled_envs
+from sb3_ppo_variants.compare.config import list_presets
+from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
+from sb3_ppo_variants.compare.scores import Comparison, arrays, find, normalise_by_humans, scaled_envs
 from sb3_ppo_variants.compare.settings import has_argument, own_protocol, write_option
 from sb3_ppo_variants.compare.statistics import (
     ALPHA,
@@ -23,6 +22,7 @@ from sb3_ppo_variants.compare.statistics import (
     MARGIN,
     Ranked,
     interquartile_means,
+    means,
     probability_of_improvement,
     seeds_needed,
     smallest_p,
@@ -36,16 +36,6 @@ SHOWN_AT_ONCE = (
     "policy", "policy_kwargs", "n_envs", "n_steps", "batch_size", "n_epochs", "learning_rate", "gamma", "gae_lambda",
     "clip_range", "ent_coef", "vf_coef", "max_grad_norm", "normalize_advantage", "normalize", "env_wrapper", "updates",
 )  # fmt: skip
-NOISE = f"""\
-A setting is better than another beyond noise where a permutation test of their means over seeds, stratified by
-environment and corrected by Holm's method for all pairs of settings, gives p ≤ {ALPHA}. If all settings were the same,
-this section would call any of them better in at most {ALPHA:.0%} of the cases. A rank is the range of places that these
-tests allow."""
-
-DOUBTFUL = """\
-Settings with runs without a score are not called better, because these runs may be their worst. Those recorded
-elsewhere are not tested: their scores are of another part of training."""
-WITHOUT_SCALE = "where no run beats the random policy, or the random policy or every other run has no score"
 # Reports say how many steps were made if a run made more than this multiple of what was asked for.
 MOST_ROUNDED = 1.05
 # Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
@@ -78,19 +68,6 @@ def score_cells(comparison: Comparison) -> pd.DataFrame:
     cells = comparison.table.groupby(["label", "env"])["score"].apply(_mean).unstack()
     cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(format_number)
     return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
-
-
-def across(comparisons: Sequence[Comparison], level: int = 3) -> list[str]:
-    """Make a table for each environment, with the mean score of each setting under each of several conditions."""
-    columns = ["conditions", "env", "label", "score"]
-    runs = [{**record, "conditions": each.circumstances} for each in comparisons for record in each.records]
-    blocks = []
-    for env, found in pd.DataFrame(runs, columns=columns).groupby("env"):
-        cells = found.groupby(["conditions", "label"], sort=False)["score"].apply(_mean).unstack()
-        known = [each.circumstances for each in comparisons if each.circumstances in cells.index]
-        table = cells.loc[known, sorted(cells.columns, key=order)].rename(columns=escape_markdown)
-        blocks += [f"{level * '#'} {env}", markdown(table, "conditions")]
-    return blocks
 
 
 def overview(comparison: Comparison, baseline: str) -> str:
@@ -232,13 +209,6 @@ def _provenance(records: Sequence[Record]) -> list[str]:
     return [*lines, *(f"the code of {module} is not the same in all of these runs" for module in changed)]
 
 
-def mention_added(comparison: Comparison) -> list[str]:
-    """Say which settings were recorded elsewhere, and how many runs each of them has."""
-    labels = comparison.added
-    said = ", ".join(f"{escape_markdown(label)} ({say_count(comparison.runs(label), 'run')})" for label in labels)
-    return [f"Added from elsewhere: {said}. Hyperparameters, versions and machine are not known."] if labels else []
-
-
 def _conditions(comparison: Comparison) -> list[str]:
     conditions = comparison.applied
     protocol, every = conditions.get("protocol"), conditions.get("resume_every")
@@ -261,49 +231,11 @@ def _conditions(comparison: Comparison) -> list[str]:
         "step size annealed to 0": (said := yes_or_no[conditions["anneal"]]) and said + own("learning_rate"),
         "new episodes with a checkpoint": every and f"every {every:,} steps",
     }
-    lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
-    preset = PRESETS.get(conditions["preset"] or "")
-    if preset is None:
-        return lines
-    # The reason is about the preset's own conditions, not about a protocol.
-    why = [preset.why] if preset.why and protocol is None else []
-    return [_coverage(comparison, preset), *lines, *why]
+    return [f"{name}: {value}" for name, value in given.items() if value is not None]
 
 
-def _coverage(comparison: Comparison, preset: Preset) -> str:
-    """Say how much of its preset a comparison covers."""
-    protocol = comparison.conditions.get("protocol")
-    labels = preset.labels(protocol)
-    seeds = {record["seed"] for record in comparison.records}
-    # Count each run, because not every setting needs to have every seed.
-    made = len(preset.planned(comparison.records, protocol))
-    steps = sorted({record["timesteps"] for record in comparison.records})
-    shares = [
-        f"{len(labels & set(comparison.labels))} of {len(labels)} settings",
-        f"{len(set(preset.envs) & set(comparison.envs))} of {len(preset.envs)} environments",
-        f"{len(seeds)} {'instead of' if len(seeds) > preset.seeds else 'of'} {preset.seeds} seeds",
-        f"{made} of {len(labels) * len(preset.envs) * preset.seeds} runs",
-    ]
-    if steps:
-        shares.append(f"{' or '.join(f'{number:,}' for number in steps)} of {preset.conditions.timesteps:,} steps")
-    return f"coverage of the preset: {', '.join(shares)}"
-
-
-def hyperparameters(comparison: Comparison) -> list[str]:
-    """Make tables of the hyperparameters that settings share, and of those that differ, as blocks of Markdown."""
-    shared, different = (part.map(escape_markdown) for part in divide_hyperparameters(comparison))
-    blocks = [
-        "Shared by all settings in all environments:",
-        markdown(shared[shared["hyperparameter"].isin(SHOWN_AT_ONCE)], None),
-        "<details><summary>All shared values</summary>",
-        markdown(shared, None),
-        "</details>",
-    ]
-    return [*blocks, "Different:", markdown(different, None)] if len(different) else blocks
-
-
-def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Separate the hyperparameters that all settings share from a table of those that differ, which may be empty."""
+def hyperparameters(comparison: Comparison) -> dict[str, str]:
+    """Make tables of the hyperparameters that settings share, and of those that differ, and the command of the runs."""
     rows = {
         (record["label"], record["env"]): {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -311,52 +243,93 @@ def divide_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.Dat
         }
         for record in comparison.records
     }
-    index = pd.MultiIndex.from_tuples(rows, names=["setting", "environment"])
-    frame = pd.DataFrame([*rows.values()], index=index).fillna("-")
+    frame = pd.DataFrame([*rows.values()], index=pd.MultiIndex.from_tuples(rows)).fillna("-").map(escape_markdown)
     frame = frame[sorted(frame, key=lambda name: (find(name, SHOWN_AT_ONCE), name))]
     is_shared = frame.nunique() == 1
-    shared = frame.loc[:, is_shared].head(1).T.reset_index()
-    shared.columns = pd.Index(["hyperparameter", "value"])
-    return shared, pd.DataFrame() if is_shared.all() else _by_setting(frame.loc[:, ~is_shared])
+    shared = frame.loc[:, is_shared].head(1).T.reset_index().set_axis(["hyperparameter", "value"], axis="columns")
+    at_once = shared[shared["hyperparameter"].isin(SHOWN_AT_ONCE)]
+    return {
+        "shared": markdown(shared, None),
+        "shared_at_once": markdown(at_once, None),
+        "different": "" if is_shared.all() else markdown(_by_setting(frame.loc[:, ~is_shared]), None),
+        "command": command(comparison) or "",
+    }
 
 
 def _by_setting(frame: pd.DataFrame) -> pd.DataFrame:
     """Make a row for each setting, or for each of its environments if they differ."""
-    parts = []
-    for label, found in frame.groupby(level="setting", sort=False):
+    rows = []
+    for label, found in frame.groupby(level=0, sort=False):
         alike = (found.nunique() == 1).all()
-        rows = found.head(1) if alike else found.sort_index(level="environment")
-        envs = ["all"] if alike else rows.index.get_level_values("environment")
-        parts.append(rows.set_axis(pd.MultiIndex.from_product([[label], envs])))
-    table = pd.concat(parts).rename_axis(["setting", "environment"]).reset_index(allow_duplicates=True)
-    return table if (table.iloc[:, 1] != "all").any() else table.drop(columns="environment")
+        for (_, env), values in (found.head(1) if alike else found.sort_index(level=1)).iterrows():
+            rows.append([escape_markdown(str(label)), "all" if alike else env, *values])
+    table = pd.DataFrame(rows, columns=["setting", "environment", *frame.columns])
+    return table if (table["environment"] != "all").any() else table.drop(columns="environment")
 
 
 def command(comparison: Comparison) -> str | None:
-    """Write the command that makes the runs, or ``None`` if there is none, as with a file of hyperparameters."""
+    """Write the command that makes the runs, or ``None`` if their file of hyperparameters or settings is needed."""
     conditions = comparison.conditions
     labels, envs = comparison.tried
-    if conditions["file"] is not None or any("#" in label for label in labels):
+    named = conditions["preset"]
+    if conditions["file"] is not None or conditions.get("switched") or any("#" in label for label in labels):
         return None
-    name = conditions["preset"]
-    preset = PRESETS.get(name or "")
-    words = ["python", "-m", "sb3_ppo_variants", "compare"]
-    words += ["--preset", name] if name else []
-    if preset is None or not preset.studied:
-        for option in ("protocol", "entry", "normalize", "anneal"):
-            words += [] if conditions.get(option) is None else write_option(option, conditions[option])
-        for parameter, value in conditions["parameters"].items():
-            words += ["-p", f"{parameter}={value}"]
-    # A preset with conditions of its own has them with any number of steps.
-    elif all(replace(e, timesteps=conditions["timesteps"]).description() != conditions for e in preset.studied):
+    if named is not None and named not in list_presets():
         return None
-    for option in ("timesteps", "resume_every"):
+    words = ["python", "-m", "sb3_ppo_variants", "compare", *(["--config", named] if named else [])]
+    for option in ("protocol", "entry", "normalize", "anneal", "timesteps", "resume_every"):
         words += [] if conditions.get(option) is None else write_option(option, conditions[option])
-    if preset is None or preset.labels(conditions.get("protocol")) != set(labels):
-        words += ["--algos", *(label.replace(" ", ":", 1) for label in labels)]
-    words += ["--envs", *envs]
+    for parameter, value in conditions["parameters"].items():
+        words += ["-p", f"{parameter}={value}"]
+    words += ["--algos", *(label.replace(" ", ":", 1) for label in labels), "--envs", *envs]
     seeds = {record["seed"] for record in [*comparison.records, *comparison.failed]}
     return shlex.join([*words, "--seeds", str(1 + max(seeds))])
+
+
+def compare_with_humans(comparison: Comparison) -> dict[str, str]:
+    """Make a table of the scores in Atari games beside those of a human, which is empty if there are none."""
+    games = normalise_by_humans(comparison.table)
+    if games.empty:
+        return {}
+    shares = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
+    found = {"human": markdown(shares.map("{:.3f}".format, na_action="ignore"))}
+    if games["env"].nunique() > 1 and (complete := arrays(games)):
+        own = [f"{escape_markdown(label)} {mean}" for label, mean in means(complete).items()]
+        found["human_means"] = ", ".join(own)
+    return found
+
+
+def name_not_scaling(comparison: Comparison) -> list[str]:
+    """Say which runs do not set the scale of the scores."""
+    by = comparison.scaled_by.labels
+    own = ["Settings with a protocol of their own"] if comparison.scaling != by else []
+    return [*own, *(["Runs that were recorded elsewhere"] if by != comparison.labels else [])]
+
+
+def join_labels(labels: Iterable[str]) -> str:
+    """Join labels for a sentence in Markdown."""
+    return ", ".join(map(escape_markdown, labels))
+
+
+def to_latex(comparison: Comparison) -> str:
+    """Make LaTeX tables of what is known of a comparison, which need the package booktabs."""
+    if comparison.table.empty:
+        return ""
+    title = f"{comparison.title} ({comparison.name})"
+    final = score_cells(comparison).map(lambda cell: cell.replace("±", r"$\pm$") if isinstance(cell, str) else cell)
+    columns = ["setting", "seeds", "mean", "rank", "better than"]
+    ranked = [(e.label, e.seeds, str(e.value), e.ranks, ", ".join(e.better)) for e in comparison.ranking]
+    frames = {"mean normalised scores, 95\\% intervals": pd.DataFrame(ranked, columns=columns).set_index("setting")}
+    frames[f"mean return of the last {LAST} episodes, standard deviation, seeds"] = final.rename_axis("setting")
+    return "\n".join(_latex(frame, f"{title}: {what}") for what, frame in frames.items() if len(frame))
+
+
+def _latex(frame: pd.DataFrame, caption: str) -> str:
+    def escape(text: object) -> str:
+        return re.sub(r"(?<!\\)([&%#_{}])", r"\\\1", str(text))
+
+    escaped = frame.rename(index=escape, columns=escape).map(lambda cell: "" if pd.isna(cell) else escape(cell))
+    return str(escaped.to_latex(caption=escape(caption), position="htbp"))
 
 
 def verdict(ranking: Sequence[Ranked], few: str, incomplete: bool, doubts: Mapping[str, str] | None = None) -> str:
@@ -388,7 +361,7 @@ def verdict(ranking: Sequence[Ranked], few: str, incomplete: bool, doubts: Mappi
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 
 
-def warn_of_scale(comparison: Comparison) -> list[str]:
+def warn_of_scale(comparison: Comparison) -> str:
     """Warn of environments in which hardly anything learned, so that noise of the random policy decides the scores."""
     found = []
     for record in comparison.random:
@@ -403,13 +376,13 @@ def warn_of_scale(comparison: Comparison) -> list[str]:
         f"In {where}, the best run is hardly better than the random policy. Scores there are divided by a small number "
         "and may decide the means: leave such environments out."
     )
-    return [warning] if found else []
+    return warning if found else ""
 
 
 def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
     """Make a table that compares the other settings with one, or an empty one if there are no scores to compare."""
-    arrays, differences = comparison.arrays, comparison.differences
-    other = arrays.get(baseline)
+    scored, differences = comparison.arrays, comparison.differences
+    other = scored.get(baseline)
     rows = {
         label: {
             "seeds": len(own),
@@ -418,7 +391,7 @@ def against(comparison: Comparison, baseline: str) -> pd.DataFrame:
             "p": "" if math.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
             f"equivalent within {MARGIN}": "yes" if comparison.are_equivalent(label, baseline) else "not shown",
         }
-        for label, own in arrays.items()
+        for label, own in scored.items()
         if other is not None and label != baseline
     }
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -30,8 +30,7 @@ from sb3_ppo_variants import (
     RatioDeviation,
     SeparateUpdates,
 )
-from sb3_ppo_variants.compare.plan import OTHERS
-from sb3_ppo_variants.objectives import list_objectives
+from sb3_ppo_variants.objectives import list_objectives, surrogates
 from sb3_ppo_variants.rollout import OldPolicy
 
 N_ENVS, N_STEPS, BATCH, UPDATES = 2, 12, 8, 2
@@ -54,7 +53,11 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (PPOAdaptiveKL, {"policy": "MaskableMlpPolicy", "clip_range_vf": 0.2}),
 }
 # The objectives that have no class of their own. The hinge of ``KLHinge`` is of a mean, so that it is of each process.
-CASES |= {name: (PPOCustom, {"objective": list_objectives()[name]()}) for name in OTHERS if name != "KLHinge"}
+CASES |= {
+    name: (PPOCustom, {"objective": found()})
+    for name, found in list_objectives().items()
+    if found.__module__ != surrogates.__name__ and name != "KLHinge"
+}
 PATHS = ("reference", "arrays", "native")
 # The columns of rollouts, and which dimension of each is that of the environments.
 FIELDS = dict.fromkeys(("observations", "actions", "rewards", "values", "log_probs", "advantages", "returns"), 1)

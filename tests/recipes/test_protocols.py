@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from comparing import planned
 from gymnasium import spaces
 from gymnasium.wrappers import RescaleAction
 from stable_baselines3 import PPO
@@ -18,14 +18,18 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.execution import perform
-from sb3_ppo_variants.compare.paper import BEST, TABLE_1
-from sb3_ppo_variants.compare.plan import PRESETS, STUDIED, make_plan, merge_plans
+from sb3_ppo_variants.compare.plan import make_plan, merge_plans
 from sb3_ppo_variants.compare.provenance import commit
 from sb3_ppo_variants.compare.settings import Conditions, read_setting, resolve
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build
+
+STUDY_FILE = Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml"
+STUDY = read_config(str(STUDY_FILE))
+BEST = "ppo_clip:clip_range=0.2"
 
 
 class Taking(NoiseEnv):
@@ -169,7 +173,7 @@ def test_a_comparison_follows_the_protocol_that_a_recipe_follows(algorithm: str,
 
 
 def test_sb3_is_what_the_preset_has_always_been() -> None:
-    for setting in [*(row.setting for row in TABLE_1), "sb3_ppo"]:
+    for setting in [*read_config("paper-table1").settings]:
         assert hyperparameters(setting, protocol="sb3") == hyperparameters(setting, normalize=True, anneal=True)
 
 
@@ -198,7 +202,7 @@ def test_records_of_conditions_without_a_protocol_keep_their_names() -> None:
 def test_the_study_switches_one_ingredient_at_a_time() -> None:
     base, *others = (
         resolve(read_setting(BEST), "Hopper-v5", each).hyperparameters
-        for each in STUDIED
+        for each in STUDY.conditions
         if each.protocol == "released-code"
     )
     differences = [{name for name in base | other if base.get(name) != other.get(name)} for other in others]
@@ -212,7 +216,9 @@ def test_the_study_switches_one_ingredient_at_a_time() -> None:
 
 
 def test_the_study_begins_with_one_seed_in_one_environment() -> None:
-    plans = [make_plan([read_setting("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in STUDIED[:3]]
+    plans = [
+        make_plan([read_setting("ppo_clip")], ["Hopper-v5", "Swimmer-v5"], 2, each) for each in STUDY.conditions[:3]
+    ]
     order = [(run.seed, run.env) for run in merge_plans(plans).runs if run.algorithm]
     expected = [(seed, env) for seed in (0, 1) for env in ("Hopper-v5", "Swimmer-v5") for _ in range(3)]
     assert order == expected
@@ -257,7 +263,10 @@ def test_the_commit_is_that_of_the_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--preset", "table1-study", "--protocol", "text"], "--protocol text cannot change --preset table1-study"),
+        (
+            ["--config", str(STUDY_FILE), "--protocol", "text"],
+            "--protocol text cannot change --config .*table1-study.yml",
+        ),
         (["--algos", "sb3_ppo", "--protocol", "released-code"], "sb3_ppo cannot normalise advantages over the rollout"),
     ],
 )
@@ -277,17 +286,13 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
         read_setting("ppo_clip:protocol=txt")
 
 
-@pytest.mark.parametrize(
-    ("cut", "trainings", "sb3"), [("all", 231 + 21, ["sb3_ppo protocol=sb3"]), ("headline", 84, [])]
-)
 @pytest.mark.parametrize("protocol", ["text", "released-code"])
-def test_table_1_at_full_length(protocol: str, cut: str, trainings: int, sb3: list[str]) -> None:
-    preset = PRESETS["paper-table1"]
-    conditions = replace(preset.conditions, protocol=protocol, normalize=None, anneal=None)
-    settings = [read_setting(text) for text in preset.cut(cut, protocol)]
-    runs = [run for run in make_plan(settings, preset.envs, preset.seeds, conditions).runs if run.algorithm]
-    assert len({run.name for run in runs}) == trainings and {run.timesteps for run in runs} == {1_000_000}
+def test_table_1_at_full_length(protocol: str) -> None:
+    made = planned(["--config", "paper-table1", "--protocol", protocol]).runs
+    runs = [run for run in made if run.algorithm]
+    assert len({run.name for run in runs}) == 231 + 21 and {run.timesteps for run in runs} == {1_000_000}
     of_sb3 = [run for run in runs if run.label.startswith("sb3")]
-    assert list(dict.fromkeys(run.label for run in of_sb3)) == sb3
+    assert {run.label for run in of_sb3} == {"sb3_ppo protocol=sb3"}
+    (conditions,) = read_config("paper-table1").conditions
     for run in of_sb3:
-        assert run.hyperparameters == resolve(read_setting("sb3_ppo"), run.env, preset.conditions).hyperparameters
+        assert run.hyperparameters == resolve(read_setting("sb3_ppo"), run.env, conditions).hyperparameters

@@ -21,6 +21,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+import examples.environments  # noqa: F401
 from fresh import ended, run_code_anew, run_module
 from helpers import assert_same_weights
 from own_objectives import SPO
@@ -209,7 +210,7 @@ def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["MaskableMlpPolicy", MaskableActorCriticPolicy, "sb3_contrib.ppo_mask.MlpPolicy"])
 def test_policies_that_need_masks_are_refused_before_training(policy: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"without action masks, which a Maskable.* needs; .* docs/masked\.md"):
-        set_up("examples.environments:Scheduling-v0", None, tmp_path, policy=policy)
+        set_up("Scheduling-v0", None, tmp_path, policy=policy)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""The settings of ``--preset robustness``: objectives with one hyperparameter changed at a time, or with all at random.
+"""The settings of the comparisons ``robustness``: one hyperparameter changed at a time, or all of them at random.
 
 All objectives have the same values of the step size, the epochs and the steps of a rollout. Each has values of its own
 coefficient besides.

@@ -14,8 +14,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import plots, records, scores, statistics
-from sb3_ppo_variants.compare.paper import FIGURE_3, PAPERS_ENVS
+from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.records import RANDOM
 
 
@@ -81,34 +80,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
         plots.draw_band(axes, np.arange(5), "one", statistics.band(curves), plots.looks(["one"]), curves.mean(axis=1))
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
-    runs = [record("one", "A-v0", seed, 1.0 + seed) for seed in range(seeds)]
-    (comparison,) = scores.comparisons(runs)
-    # The interactive page has the mean, and either the two edges of a band or the seeds.
-    assert len(plots.interactive_curves(comparison, "A-v0").data) == 1 + (2 if bands else seeds)
     pyplot.close(drawn[0])
-
-
-def test_figure_3_has_a_panel_for_each_environment_and_the_ends_of_the_papers_curves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    runs = [record(curve.label, env, 0, 1.0) for curve in FIGURE_3 for env in PAPERS_ENVS]
-    (comparison,) = scores.comparisons(runs)
-    plots.draw_figure_3(comparison, Path("unused.png"))
-    (figure,) = drawn
-    panels = [axes for axes in figure.axes if axes.get_visible()]
-    assert [axes.get_title() for axes in panels] == PAPERS_ENVS
-    # As in the paper, four and three beside each other.
-    assert len({axes.get_position().y0 for axes in figure.axes}) == 2
-    hopper = panels[PAPERS_ENVS.index("Hopper-v5")]
-    marks = {line.get_ydata()[0]: line.get_color() for line in hopper.lines if line.get_marker() == "<"}  # type: ignore[index]
-    curves = {str(line.get_label()): line.get_color() for line in hopper.lines if line.get_marker() != "<"}
-    assert curves.keys() == {"A2C", "PPO (clip)", "vanilla PG, adaptive", "TRPO"}
-    assert marks == {900: curves["A2C"], 2330: curves["PPO (clip)"], 2100: curves["TRPO"]}
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(names) == sorted(curves)
-    pyplot.close(figure)
 
 
 @pytest.mark.parametrize("label", ["_mine", "$x_$", "from $1 to $2"])
@@ -144,7 +116,7 @@ def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
     first = packed.read_bytes()
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
-    for name in ("report.md", "report.html", "interactive.html", "scores.csv"):
+    for name in ("report.md", "report.html", "scores.tex", "scores.csv"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
     records.pack([record("ppo_clip", "A-v0", 0, 1, format=99)], packed)
     assert "format 99" in records.unpack(packed)[1][0]
@@ -188,11 +160,3 @@ def test_one_environment_does_not_spoil_the_others(tmp_path: Path) -> None:
     assert "Without Flat-v0, Long-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
-
-
-def test_plotly_takes_no_name_for_markup() -> None:
-    label = "<b>mine</b> & yours"
-    (comparison,) = scores.comparisons([record(label, "<i>-v0", 0, 1.0), record(label, "<i>-v0", 1, 2.0)])
-    figure = plots.interactive_curves(comparison, "<i>-v0")
-    assert figure.data[0].name == "&lt;b&gt;mine&lt;/b&gt; &amp; yours"
-    assert figure.layout.title.text == "&lt;i&gt;-v0"

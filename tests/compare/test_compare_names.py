@@ -9,10 +9,11 @@ from committed import needs_records
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
+from sb3_ppo_variants.compare.config import read_config
+from sb3_ppo_variants.compare.plan import Run, make_plan
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 ENV = "CartPole-v1"
 
 
@@ -38,9 +39,9 @@ def test_committed_records_have_the_names_of_their_runs(file: Path) -> None:
 
 @needs_records
 def test_the_runs_of_the_study_are_found_again() -> None:
-    preset = PRESETS["table1-study"]
-    settings = [read_setting(text) for text in preset.settings["all"]]
-    plans = [make_plan(settings, preset.envs, preset.seeds, each) for each in preset.studied]
+    preset = read_config(str(Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml"))
+    settings = [read_setting(text) for text in preset.settings]
+    plans = [make_plan(settings, preset.envs, preset.seeds, each) for each in preset.conditions]
     names = {run.name for plan in plans for run in plan.runs}
     assert {record["name"] for record in committed(RESULTS / "table1-study.jsonl.gz")} <= names
 

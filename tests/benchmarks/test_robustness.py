@@ -14,20 +14,25 @@ from scipy.stats import t as student
 
 from benchmarks.__main__ import main
 from benchmarks.robustness.at_random import best_of, compare_configurations, partial_correlations
+from benchmarks.robustness.candidates import CANDIDATES, N_RANDOM, VARIED
 from benchmarks.robustness.one_at_a_time import one_at_a_time, varied
 from benchmarks.robustness.scores import scaled, sensitivity
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import PRESETS
+from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.compare.robustness import CANDIDATES, N_RANDOM, VARIED
 from sb3_ppo_variants.compare.settings import read_setting
 
+COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 CLIPPING, _, PENALTY, _, UNLIMITED = CANDIDATES
 
 
 def test_one_hyperparameter_differs_at_a_time() -> None:
     runs = [
-        run for run in planned(["--preset", "robustness", "--envs", "Hopper-v5", "--seeds", "1"]).runs if run.algorithm
+        run
+        for run in planned(
+            ["--config", str(COMPARISONS / "robustness.yml"), "--envs", "Hopper-v5", "--seeds", "1"]
+        ).runs
+        if run.algorithm
     ]
     # Of four step sizes, three numbers of epochs, three of steps and five coefficients, one each is the default.
     assert len(runs) == len({run.name for run in runs}) == 4 * (1 + 3 + 2 + 2 + 4) + (1 + 3 + 2 + 2)
@@ -58,7 +63,7 @@ def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
 
 def test_every_setting_exists() -> None:
     for name, count in (("robustness", 56), ("robustness-random", 5 * N_RANDOM)):
-        labels = {read_setting(text).label for text in PRESETS[name].settings["all"]}
+        labels = {read_setting(text).label for text in read_config(str(COMPARISONS / f"{name}.yml")).settings}
         assert len(labels) == count
 
 
@@ -93,7 +98,7 @@ def test_objectives_are_compared_with_the_same_configurations() -> None:
 
 def runs(preset: str, candidate: Any, configurations: list[Any], score: Any, seeds: int) -> list[Any]:
     labels = [read_setting(candidate.setting(each)).label for each in configurations]
-    conditions = PRESETS[preset].conditions.description()
+    conditions = read_config(str(COMPARISONS / f"{preset}.yml")).conditions[0].description()
     return [
         record(label, env, seed, score(configuration) + seed, conditions=conditions)
         for label, configuration in zip(labels, configurations, strict=True)

@@ -16,7 +16,7 @@ from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.compare import options, plan
+from sb3_ppo_variants.compare import options
 
 # Runs a module in a new process, in which the optional packages are missing, and prints what it imported.
 SCRIPT = """
@@ -57,15 +57,15 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     assert line.endswith("): pip install -e '.[benchmark]'  # in a clone of sb3_ppo_variants")
 
 
-def compare_without_plotly() -> None:
-    for name in ["plotly", *sys.modules]:
-        if name.partition(".")[0] == "plotly":
+def compare_without_seaborn() -> None:
+    for name in ["seaborn", *sys.modules]:
+        if name.partition(".")[0] == "seaborn":
             sys.modules[name] = None  # type: ignore[assignment]
     run_module("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", "out")
 
 
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
-    result = ended(compare_without_plotly, folder=tmp_path)
+    result = ended(compare_without_seaborn, folder=tmp_path)
     assert "needs more packages" in result.stderr.splitlines()[-1]
     assert result.returncode == 1 and not list(tmp_path.iterdir())
 
@@ -73,9 +73,7 @@ def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path)
 def test_the_names_in_the_help_are_those_of_the_tables() -> None:
     paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
     assert paths.items() <= options.ALGORITHM_PATHS.items()
-    assert (*plan.PRESETS,) == options.PRESET_NAMES
     assert (*recipes.PROTOCOLS,) == options.PROTOCOL_NAMES
-    assert {option for preset in plan.PRESETS.values() for option in preset.settings} == {"all", "headline"}
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
+from benchmarks.paper import TABLE_1
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
-from sb3_ppo_variants.compare.paper import TABLE_1
-from sb3_ppo_variants.compare.plan import PRESETS, Run, make_plan
+from sb3_ppo_variants.compare.plan import Run, make_plan
 from sb3_ppo_variants.compare.records import RANDOM, to_plain
 from sb3_ppo_variants.compare.settings import (
     Conditions,
@@ -344,13 +345,13 @@ def test_objects_without_a_name_are_refused() -> None:
 
 
 def test_the_papers_hyperparameters() -> None:
-    preset = PRESETS["paper-table1"]
-    assert len(preset.settings["all"]) == len(TABLE_1) + 1
-    assert set(preset.settings["headline"]) < set(preset.settings["all"])
+    preset = read_config("paper-table1")
+    assert list(preset.settings) == [*(row.setting for row in TABLE_1), "sb3_ppo"]
+    (conditions,) = preset.conditions
     table_3 = {"n_steps": 2048, "learning_rate": "lin_0.0003", "n_epochs": 10, "batch_size": 64, "gamma": 0.99}
     table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}
-    for text in preset.settings["all"]:
+    for text in preset.settings:
         for env in preset.envs:
-            found: Resolved = resolve(read_setting(text), env, preset.conditions)
+            found: Resolved = resolve(read_setting(text), env, conditions)
             assert {name: found.hyperparameters[name] for name in table_3} == table_3
             assert found.timesteps == 1_000_000

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip
 
 ENV = "CartPole-v1"
-DOCUMENTATION = Path(__file__).parent.parent / "docs/tools.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs/tools.md"
 
 
 def test_tensorboard(tmp_path: Path) -> None:

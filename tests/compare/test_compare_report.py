@@ -1,10 +1,7 @@
 """The text of a report, from records made by hand."""
 
 import gzip
-import json
-import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,10 @@ from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, scores, tables
-from sb3_ppo_variants.compare.paper import FIGURE_3, PAPERS_ENVS, TABLE_1
-from sb3_ppo_variants.compare.plan import PRESETS
-from sb3_ppo_variants.compare.records import RANDOM, digest
-from sb3_ppo_variants.compare.settings import Conditions
+from sb3_ppo_variants.compare.records import RANDOM
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
+STUDY = str(Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +107,6 @@ def test_what_is_in_records_does_not_become_code(tmp_path: Path) -> None:
     write(tmp_path, renamed)
     assert main(["report", "--out", str(tmp_path)]) == 0
     assert "<script>" not in (tmp_path / "report.html").read_text()
-    assert evil not in (tmp_path / "interactive.html").read_text()
 
 
 def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -128,35 +122,13 @@ def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
     assert "Without such a seed: __B__." in page and "<em>" not in page
 
 
-def test_the_interactive_page_needs_no_network(tmp_path: Path) -> None:
-    write(tmp_path, RECORDS)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "interactive.html").read_text()
-    assert page.count("Plotly.newPlot(") >= 2 and not re.search(r"<(script|link)[^>]*(src|href)=", page)
-    assert "environment steps" in page and "minutes of a run, mean" in page
-
-
-def test_names_leave_the_interactive_curves_room(tmp_path: Path) -> None:
-    long = "ppo_clip policy_kwargs={'net_arch': [64, 64], 'log_std_init': -1.0, 'ortho_init': False}"
-    write(tmp_path, [*RECORDS, record(long, "A-v0", 0, 20.0), record(long, "B-v0", 0, -30.0)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "interactive.html").read_text()
-    names = {json.loads(name).replace("<br>", "\n") for name in re.findall(r'"name":("ppo_clip[^"]*")', page)}
-    assert {" ".join(name.split()) for name in names} == {"ppo_clip", long}
-    assert all(len(line) <= 40 for name in names for line in name.splitlines())
-    # A window of a phone has 400 pixels. Half of 768 are for names of 40 letters.
-    assert ".plotly-graph-div { min-width: 48rem }" in page and '"hoverlabel":{"namelength":-1}' in page
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--algos", "ppo_clip", "ppo_clip:clip_range=0.1,n_epochs=5", "--envs", "CartPole-v1", "Pendulum-v1"],
         ["--algos", "ppo_clip", "--entry", "mujoco", "--no-normalize", "--anneal", "-p", "n_steps=64,gamma=0.9"],
-        ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
+        ["--config", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--protocol", "text", "--entry", "default"],
-        ["--preset", "paper-table1", "--envs", "Pendulum-v1", "--settings", "headline"],
-        ["--preset", "table1-study", "--envs", "Pendulum-v1", "--timesteps", "64"],
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--resume-every", "64"],
     ],
 )
@@ -169,12 +141,6 @@ def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None
         assert command is not None
         found |= {run.name for run in planned(shlex.split(command)[4:]).runs if run.algorithm}
     assert found == {run.name for run in plan.runs if run.algorithm}
-
-
-def test_runs_under_conditions_that_a_study_lacks_have_no_command() -> None:
-    conditions = replace(PRESETS["table1-study"].studied[0], anneal=False).description()
-    (comparison,) = scores.comparisons([record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
-    assert tables.command(comparison) is None
 
 
 def test_the_entry_and_its_file_are_named(tmp_path: Path) -> None:
@@ -207,13 +173,12 @@ def test_a_setting_whose_runs_fail_is_not_called_better(tmp_path: Path) -> None:
     failed = record("ppo_clip", "A-v0", 4, None, status="failed", error="diverged")
     for name, runs in {"whole": apart_from_sb3(), "failed": [*apart_from_sb3(), failed]}.items():
         write(tmp_path / name, runs)
-        assert main(["report", "--out", str(tmp_path / name), "--appendix"]) == 0
+        assert main(["report", "--out", str(tmp_path / name)]) == 0
     assert "is better than all others beyond noise" in text_of(tmp_path / "whole" / "report.md")
     text = text_of(tmp_path / "failed" / "report.md")
     assert "**ppo_clip** (1 of 5 runs have no score) has the highest mean score" in text
     assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
     assert "Settings with runs without a score are not called better" in text
-    assert r"(ppo\_clip: 1 of 5 runs have no score)" in (tmp_path / "failed" / "appendix" / "appendix.tex").read_text()
     worse = record("sb3_ppo", "A-v0", 4, None, status="failed", error="diverged")
     write(tmp_path / "worse", [*apart_from_sb3(), worse])
     assert main(["report", "--out", str(tmp_path / "worse")]) == 0
@@ -249,29 +214,6 @@ def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:
     text = text_of(tmp_path / "report.md")
     assert "- runs: 8 finished, 0 failed (2 settings, 2 environments, 2 seeds)\n- steps of a run: 100\n" in text
     assert "random policy, B-v0, seed 0:\n\n```\nno\n```" in text
-
-
-def test_a_study_is_a_table_over_its_conditions(tmp_path: Path) -> None:
-    def under(conditions: Conditions, first: float) -> list[Any]:
-        described = conditions.description()
-        name = digest(described)
-        return [
-            record("ppo_clip", "A-v0", seed, first + seed, conditions=described, name=f"{name}-{seed}")
-            for seed in range(2)
-        ]
-
-    _, text, _, clipped, *_ = PRESETS["table1-study"].studied
-    # Shorter runs are not part of the study.
-    write(tmp_path, [*under(clipped, 5.0), *under(text, 1.0), *under(replace(text, timesteps=200), 9.0)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    section = text_of(tmp_path / "report.md").partition("## What Table 1 depends on")[2].partition("\n## ")[0]
-    table = section.partition("\n### A-v0\n")[2]
-    rows = [line for line in table.splitlines() if line.startswith("| ")]
-    assert rows == [
-        "| conditions | ppo_clip |",
-        "| text | 1.5 ± 0.7071 (2) |",
-        "| actions clipped | 5.5 ± 0.7071 (2) |",
-    ]
 
 
 def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
@@ -357,66 +299,6 @@ def test_records_that_can_not_be_packed_say_so(tmp_path: Path) -> None:
         main(["report", "--out", str(tmp_path), "--export", str(packed)])
 
 
-def test_the_preset_says_which_cut_it_is(tmp_path: Path) -> None:
-    conditions = {**CONDITIONS, "preset": "paper-table1", "entry": "mujoco", "normalize": True, "anneal": True}
-    labels = [TABLE_1[0].label, TABLE_1[2].label, "sb3_ppo"]
-    runs = [
-        record(label, env, seed, 1.0 + seed + number, conditions=conditions, timesteps=200_000)
-        for number, label in enumerate(labels)
-        for env in PAPERS_ENVS[:2]
-        for seed in range(3)
-    ]
-    randoms = [record(RANDOM, env, 0, 0.0, conditions=conditions) for env in PAPERS_ENVS[:2]]
-    # The preset does not have this many seeds, so this run is not one of its runs.
-    more = record(labels[0], PAPERS_ENVS[0], 3, 1.0, conditions=conditions, timesteps=200_000)
-    write(tmp_path, [*runs, *randoms, more])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    shares = "3 of 12 settings, 2 of 7 environments, 4 instead of 3 seeds, 18 of 252 runs, 200,000 of 1,000,000 steps"
-    assert f"coverage of the preset: {shares}" in text
-    assert "- step size annealed to 0: yes" in text and "--no-normalize" in text
-    # SB3's PPO is better, but not a setting of the paper.
-    assert "clipping, ε = 0.2 is not beaten beyond noise: yes" in text
-    assert "| no clipping or penalty | -0.39 | 0.40 (" in text
-
-
-def test_figure_3_is_set_beside_the_ends_of_the_papers_curves(tmp_path: Path) -> None:
-    conditions = {**CONDITIONS, "preset": "paper-figure3", "entry": "mujoco", "normalize": True}
-    a2c, clip, vanilla, trpo = (curve.label for curve in FIGURE_3)
-    scored = {
-        # The paper has 900, 2330 and 2100: two pairs of three have its order.
-        "Hopper-v5": {a2c: 800.0, clip: 2000.0, trpo: 2500.0, vanilla: 1500.0},
-        # The paper has 1000 for each of these, which no pair can agree with.
-        "InvertedPendulum-v5": {a2c: 500.0, clip: 900.0},
-        # The paper has -24, -7 and -115: all pairs have its order.
-        "Reacher-v5": {a2c: -30.0, clip: -5.0, trpo: -40.0},
-    }
-    runs = [
-        record(label, env, seed, score + seed, conditions=conditions)
-        for env, scores in scored.items()
-        for label, score in scores.items()
-        for seed in (-1, 1)
-    ]
-    write(tmp_path, [*runs, *(record(RANDOM, env, 0, -99.0, conditions=conditions) for env in scored)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "| environment | A2C | PPO (clip) | vanilla PG, adaptive | TRPO |" in text
-    assert "| Hopper-v5 | 800 (900) | 2000 (2330) | 1500 (not read) | 2500 (2100) |" in text
-    assert "| InvertedPendulum-v5 | 500 (1000) | 900 (1000) | not run (not read) | not run (1000) |" in text
-    assert "Of 6 pairs of methods that differ there in an environment, 5 are in the same order here." in text
-    assert "coverage of the preset: 4 of 4 settings, 3 of 7 environments" in text
-    assert "-figure3.png)" in text
-
-
-def test_without_settings_of_the_paper_its_table_is_left_out(tmp_path: Path) -> None:
-    conditions = {**CONDITIONS, "preset": "paper-table1"}
-    runs = [record("sb3_ppo", "A-v0", seed, 60.0, conditions=conditions) for seed in range(2)]
-    write(tmp_path, [record(RANDOM, "A-v0", 0, 10, conditions=conditions), *runs])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "| sb3_ppo | 2 | 1 | 1.00 |" in text and "Comparison with the paper's Table 1" not in text
-
-
 def failed(label: str, env: str, seed: int) -> Any:
     of_finished = ("score", "steps", "last_returns", "episodes")
     whole = record(label, env, seed, None, status="failed", error="ValueError")
@@ -427,16 +309,11 @@ def test_settings_and_environments_of_which_all_runs_failed(tmp_path: Path) -> N
     lost = [failed("trpo", env, seed) for env in ("A-v0", "B-v0") for seed in range(3)]
     of_env = [failed(label, "C-v0", 0) for label in ("sb3_ppo", "ppo_clip")]
     write(tmp_path, [*RECORDS, *lost, *of_env])
-    assert main(["report", "--out", str(tmp_path), "--appendix"]) == 0
-    text, tex = text_of(tmp_path / "report.md"), " ".join((tmp_path / "appendix/appendix.tex").read_text().split())
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    text = text_of(tmp_path / "report.md")
     assert "Without C-v0, where no run beats the random policy, or the random policy or every other" in text
     assert "Without such a seed: trpo." in text
     assert "--algos ppo_clip sb3_ppo trpo --envs A-v0 B-v0 C-v0 --seeds 3" in text
-    assert "We trained 3 settings in 3 environments" in tex and "Means leave out C-v0, where no run" in tex
-    assert "Without a seed in every environment: trpo." in tex
-    [found] = json.loads((tmp_path / "appendix/findings.json").read_text())
-    assert (found["incomplete"], found["without_scale"], len(found["failed"])) == (["trpo"], ["C-v0"], 8)
-    assert found["doubts"] == {label: "1 of 5 runs have no score" for label in ("sb3_ppo", "ppo_clip")}
 
 
 def test_one_setting_beside_one_that_failed(tmp_path: Path) -> None:

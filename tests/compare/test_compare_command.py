@@ -8,6 +8,8 @@ import pytest
 
 from sb3_ppo_variants.__main__ import main
 
+STUDY = str(Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml")
+
 
 @pytest.mark.parametrize(
     "arguments, message",
@@ -22,23 +24,31 @@ from sb3_ppo_variants.__main__ import main
         ),
         (["--algos", "contrib_maskable_ppo"], "contrib_maskable_ppo cannot run in CartPole-v1: .* needs action masks"),
         (["--envs", "Pendulum-v9"], "env_id='Pendulum-v9'"),
-        (["--settings", "headline"], "--settings headline needs a --preset .*: paper-table1, atari-demo$"),
-        (["--preset", "table1-study", "--no-anneal"], "^--no-anneal cannot change --preset table1-study"),
-        (["--preset", "table1-study", "--normalize"], "^--normalize cannot change --preset table1-study"),
-        (["--preset", "table1-study", "-p", "gamma=0.9"], "^-p gamma=0.9 cannot change --preset table1-study"),
         (
-            ["--preset", "table1-study", "--protocol", "text", "--hyperparams", "f.yml", "--entry", "mujoco"],
-            "^--protocol text, --hyperparams f.yml, --entry mujoco cannot change --preset table1-study",
+            ["--config", STUDY, "--no-anneal"],
+            "^--no-anneal cannot change --config .*",
         ),
-        (["--preset", "atari-demo", "--settings", "all", "--algos", "ppo_clip"], "--algos and --settings both select"),
+        (
+            ["--config", STUDY, "--normalize"],
+            "^--normalize cannot change --config .*",
+        ),
+        (
+            ["--config", STUDY, "-p", "gamma=0.9"],
+            "^-p gamma=0.9 cannot change --config .*",
+        ),
+        (
+            ["--config", STUDY, "--protocol", "text", "--hyperparams", "f.yml", "--entry", "mujoco"],
+            "^--protocol text, --hyperparams f.yml, --entry mujoco cannot change --config .*",
+        ),
+        (["--config", "paper"], "--config paper is neither atari-demo, .*paper-table1 nor a YAML file of a comparison"),
         (["-p", "gamma"], "'gamma' must be name=value"),
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
         (["--from", "none.jsonl.gz"], "--from none.jsonl.gz cannot be read as a file that report --export wrote"),
         (["-p", "fast_envs=True"], "fast_envs cannot be a hyperparameter of a comparison: use --fast-envs"),
         (["--algos", "ppo_clip:fast_envs=True"], "fast_envs cannot be an argument of a setting, .*: use --fast-envs"),
         (
-            ["--preset", "table1-study", "--resume-every", "64", "--normalize"],
-            "^--normalize, --resume-every 64 cannot change --preset table1-study",
+            ["--config", STUDY, "--resume-every", "64", "--normalize"],
+            "^--normalize, --resume-every 64 cannot change --config .*",
         ),
         (["--resume-every", "0"], "--resume-every must be at least 1, not 0"),
         (["--resume-every", "64"], "--resume-every 64 needs algorithms of this package, .*; sb3_ppo cannot"),

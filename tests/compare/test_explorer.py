@@ -20,7 +20,7 @@ from javascript import STATIC, evaluate
 from scipy.stats import t
 
 pytestmark = needs_records
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 FILES = sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("*.jsonl.gz")])
 # Curves have four digits.

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def command(out: Path, *arguments: str) -> subprocess.Popen:
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
     line = [
         sys.executable,

@@ -19,7 +19,7 @@ from benchmarks.figures.rollout import Moved, moved
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RATIO = np.linspace(0.05, 1.95, 1901)
 
 
