@@ -271,7 +271,7 @@ def test_an_error_does_not_undo_the_steps_before_it() -> None:
         collect(model)
         before = flat_weights(model).clone()
         if cls is PPOClip:
-            model._keep_objective = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            model._after_update = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt):
             model.train()
         assert th.equal(flat_weights(model), before) is not kept
