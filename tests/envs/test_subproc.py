@@ -181,7 +181,8 @@ def test_shared_memory_has_no_name_that_could_be_left() -> None:
             each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path
         ]
         assert paths and all(path.startswith("/memfd:") for path in paths)
-    assert set(os.listdir("/dev/shm")) <= before
+    new = set(os.listdir("/dev/shm")) - before
+    assert all(name.startswith(("sem.loky", "joblib")) for name in new), "other tests may run beside this one"
     env.close()
 
 
