@@ -11,7 +11,6 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
 from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.arguments.rules import describe
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
@@ -204,18 +204,7 @@ def get_arguments(model: FileAlgorithm) -> dict[str, object]:
 
 
 def _describe_all(arguments: Mapping[str, object]) -> dict[str, str]:
-    return {name: _describe(value) for name, value in arguments.items()}
-
-
-def _describe(value: object) -> str:
-    """Describe an argument with words that are the same in every process; schedules by some of their values."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key!r}: {_describe(value[key])}' for key in sorted(value, key=repr))}}}"
-    if callable(value) and not isinstance(value, type):
-        with suppress(Exception):  # Other functions may raise anything.
-            values = [float(value(progress)) for progress in (1.0, 0.5, 0.0)]
-            return ", then ".join(map(repr, dict.fromkeys(values)))
-    return type(value).__name__ if " at 0x" in repr(value) else repr(value)
+    return {name: describe(value) for name, value in arguments.items()}
 
 
 def _read_file(folder: Path, name: str) -> bytes:
