@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from sb3_ppo_variants.arguments.commandline import Command, run_command
+from sb3_ppo_variants.commandline import Command, run_command
 
 # The module of each tool, by the name of its command.
 TOOLS = {

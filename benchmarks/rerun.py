@@ -16,7 +16,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from benchmarks.measuring import Count, make_folders, reported
-from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.compare.execution import perform
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.provenance import circumstances, commit, numerics

@@ -17,7 +17,7 @@ import torch as th
 
 from benchmarks.measuring import Count, make_folders, reported
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.recipes.training import Episodes, build
 
 ENV = "examples.environments:MoveOrKick-v0"

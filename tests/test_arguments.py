@@ -26,7 +26,7 @@ from bad_arguments import BAD, UNNAMED, refused
 from fresh import ended, run_code_anew
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, NoiseEnv, named, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
-from sb3_ppo_variants.arguments.rules import FINITE
+from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.ppo import PPOBase
 
 NAN, INF = float("nan"), float("inf")

@@ -15,7 +15,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 import sb3_ppo_variants
 from fresh import ended, run_code_anew
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, get_system_info
-from sb3_ppo_variants.arguments.checks import choose_device
+from sb3_ppo_variants.arguments import choose_device
 
 
 @pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])

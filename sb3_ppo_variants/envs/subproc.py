@@ -21,7 +21,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
+from sb3_ppo_variants.arguments import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
 from sb3_ppo_variants.envs.shared import Block, common, open_memory

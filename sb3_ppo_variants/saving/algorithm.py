@@ -17,8 +17,7 @@ from stable_baselines3.common.save_util import open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.checks import choose_device
-from sb3_ppo_variants.arguments.rules import RULES
+from sb3_ppo_variants.arguments import RULES, choose_device
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.guards import capabilities

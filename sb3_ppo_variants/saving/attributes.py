@@ -13,8 +13,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.save_util import json_to_data
 from stable_baselines3.common.type_aliases import GymEnv
 
-from sb3_ppo_variants.arguments.checks import check_names, list_arguments
-from sb3_ppo_variants.arguments.rules import RULES, check_arguments, instance
+from sb3_ppo_variants.arguments import RULES, check_arguments, check_names, instance, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, OtherClassError, PickledValueError
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, MEMBERS, NOTE, Archive, File, read_archive

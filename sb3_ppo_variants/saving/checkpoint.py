@@ -17,8 +17,7 @@ from pathlib import Path
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.arguments.rules import describe
+from sb3_ppo_variants.arguments import describe, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm

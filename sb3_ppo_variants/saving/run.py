@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, LEARN_RULES, RULES, instance
+from sb3_ppo_variants.arguments import COUNT, FLAG, LEARN_RULES, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.checkpoint import (

@@ -28,7 +28,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
-from sb3_ppo_variants.arguments.rules import FLAG
+from sb3_ppo_variants.arguments import FLAG
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
