@@ -65,7 +65,7 @@ from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.separate import divide, separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.spaces import ACTION_SPACES
-from sb3_ppo_variants.statistics import LOGGED, logged_statistics
+from sb3_ppo_variants.statistics import LOGGED
 from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
 from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
@@ -392,8 +392,11 @@ class PPOBase(SavedAlgorithm):
 
     def _values(self, plan: UpdatePlan, results: Sequence[DescentResult], kl: float | None) -> dict[str, float]:
         """Collect the values that are logged after an update."""
-        measured = logged_statistics([result.statistics.over(plan.processes) for result in results])
-        values = plan.coefficients() | measured | self._division.log(results)
+        values = plan.coefficients() | self._division.log(results)
+        for result in results:
+            logged = result.statistics.over(plan.processes).logged()
+            # That of separate descents is the sum of their losses.
+            values |= logged | {"loss": values.get("loss", 0.0) + logged.get("loss", 0.0)}
         current = {
             "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
         }  # fmt: skip

@@ -163,8 +163,9 @@ class PolicyKind:
 
         :param rows: the rows of the rollout that it consists of, if they are known
         """
-        sb3s = (getattr(read, name) for name in Samples._fields[:6])
-        return Samples(*sb3s)._replace(more=read.action_masks if self.takes_masks else None, rows=rows)
+        masks = read.action_masks if self.takes_masks else None
+        terms = read.old_values, read.old_log_prob, read.advantages, read.returns
+        return Samples(read.observations, read.actions, *terms, masks, rows)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""
