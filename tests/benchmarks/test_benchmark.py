@@ -3,19 +3,16 @@
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as th
-from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
 from benchmarks import gallery, parts, stepping, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
-from sb3_ppo_variants.recipes.training import Episodes
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +38,6 @@ def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert all(0 < rollout < whole for rollout, whole in pairs)
 
 
-def test_throughput_of_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["throughput", "--workloads", "cartpole", "--reference", "--pairs", "1"]) == 0
-    assert "| cartpole | PPOClip, fast=False |" in capsys.readouterr().out
-
-
 @pytest.mark.filterwarnings("ignore:You are trying to run PPO.* on the GPU")
 def test_throughput_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's meta device computes nothing, so models are only created."""
@@ -65,14 +57,6 @@ def test_peers_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sbx", None)
     with pytest.raises(SystemExit, match="pip install sbx-rl"):
         main(["throughput", "--peers"])
-
-
-def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
-    for name in ("cartpole-1", "cartpole-32", "halfcheetah-128"):
-        workload = workloads.WORKLOADS[name]
-        assert workload.settings["n_steps"] * int(name.split("-")[1]) == workloads.ROLLOUT
-    env = workloads.WORKLOADS["cartpole-32"].make_env()
-    assert env.num_envs == 32
 
 
 @pytest.mark.sampled(4)
@@ -97,15 +81,6 @@ def test_the_table_of_bars() -> None:
 def test_bars_need_what_they_are_for() -> None:
     with pytest.raises(SystemExit, match="--bars needs PPOClip among --algorithms"):
         main(["throughput", "--bars", "--algorithms", "PPOFixedKL"])
-
-
-def test_a_run_of_several_rollouts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    changed = replace(workloads.WORKLOADS["cartpole"], rollouts=3)
-    monkeypatch.setitem(workloads.WORKLOADS, "cartpole", changed)
-    assert main(["throughput", "--workloads", "cartpole", "--rounds", "1", "--bars"]) == 0
-    assert capsys.readouterr().out.splitlines()[2].startswith("| CartPole, 8 x 256 | ")
-    algorithms: Any = {"PPO": PPO}
-    assert throughput.measure(changed, algorithms, 1)["steps"] == 3 * 64
 
 
 def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,16 +126,6 @@ def test_the_table_of_stepping() -> None:
     """The ratios of paired runs are 2, 4 and 3; 10 environments take 5 steps in 2 seconds."""
     measured = {stepping.REFERENCE: [4.0, 8.0, 6.0], "fast": [2.0, 2.0, 2.0]}
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", stepping.WORKLOADS)
-def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
-    venvs = [make(1) for make in stepping.WORKLOADS[name].values()]
-    for venv in venvs[1:]:
-        assert venv.observation_space == venvs[0].observation_space and venv.action_space == venvs[0].action_space
-    for venv in venvs:
-        venv.close()
 
 
 @pytest.mark.slow
@@ -281,15 +246,3 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], None) == [2, 3]
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]
-
-
-def test_the_curves_of_the_gallery_are_means_of_spans() -> None:
-    episodes = Episodes()
-    episodes.note(3, [{}, {"episode": {"r": 2.0}}])
-    episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 7.0}}])
-    assert gallery.means_of_spans(episodes, 20, 4) == [2.0, 5.5, None, None]
-
-
-def test_gallery_shows_runs_in_which_no_episode_ended(tmp_path: Path) -> None:
-    gallery.draw([{**MADE, "curve": [None] * gallery.SPANS}], tmp_path / "empty.png")
-    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")
