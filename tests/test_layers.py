@@ -16,7 +16,7 @@ LAYERS = {
         *("errors", "layout", "kl", "distributions", "hybrid", "arguments", "losses", "stops", "objectives"),
         "proximal",
     ],
-    "data and its owners": ["processes", "statistics", "guards", "envs", "rollout", "collector", "saving"],
+    "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "backends"],
     "the base algorithm": ["callbacks", "checks", "together", "ppo"],
     "the variants": ["variants", "evaluation"],

@@ -18,9 +18,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs.autoreset import check_new_game, collect_info, copy_rows, count_rows, end_of_episode, per_env
+from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.workers import Exchange, WorkerEndedError
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Info
-from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
 from sb3_ppo_variants.layout import Actions, is_hybrid
 
 # Backends in C++ take seeds as signed 32-bit integers.

@@ -20,10 +20,10 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
+from sb3_ppo_variants.envs.masks import METHOD, MaskCheck, choices
+from sb3_ppo_variants.envs.outputs import Info, OutputCheck, Value, copy_observation, refuse_output
 from sb3_ppo_variants.envs.shared import Block, StepNumbers, common, contents_of
-from sb3_ppo_variants.errors import EnvOutputError
-from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
-from sb3_ppo_variants.guards.outputs import EnvCheck, Info, Value, Watch, call_env, copy_observation
+from sb3_ppo_variants.errors import GuardError
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 
 if sys.platform == "linux":
@@ -34,7 +34,7 @@ class Failure(NamedTuple):
     """A worker's message in place of an answer when it fails."""
 
     traceback: str
-    wrong_output: EnvOutputError | None
+    wrong_output: GuardError | None
 
 
 class Stepped(NamedTuple):
@@ -58,23 +58,28 @@ class CheckedEnv:
     """An environment in a worker process, and its ``step`` and ``reset`` with checks of the values that they return.
 
     The environment itself stays as it is, because it may copy itself, or take steps that only its own code sees. The
-    process of the model checks that numbers are finite, because it knows the step.
+    process of the model checks whether observations are finite, because all at once is faster.
     """
 
     CHECKED: tuple[str, ...] = ("step", "reset")
 
     def __init__(self, env: gym.Env, env_index: int):
         self.env = env
-        self._check = EnvCheck(env.observation_space, env_index, Watch())
+        self._check, self._env_index = OutputCheck(env.observation_space, 1), env_index
 
     def step(self, *args: object, **kwargs: object) -> tuple[Value, ...]:
         """Take a step."""
-        observation, *others = self._check.step(call_env(self._check, self.env.step, *args, **kwargs))
+        try:
+            returned = self.env.step(*args, **kwargs)
+        except Exception as error:
+            self._check.name_failure(error, self._env_index)
+            raise
+        observation, *others = self._check.step(returned, self._env_index)
         return copy_observation(observation), *others
 
-    def reset(self, **arguments: object) -> tuple[Value, Info]:
+    def reset(self, **arguments: Any) -> tuple[Value, Info]:
         """Begin an episode."""
-        observation, info = self._check.reset(call_env(self._check, self.env.reset, **arguments))
+        observation, info = self._check.reset(self.env.reset(**arguments), self._env_index)
         return copy_observation(observation), info
 
     def find_method(self, name: str) -> Callable[..., object]:
@@ -93,7 +98,7 @@ class MaskedEnv(CheckedEnv):
 
     def __init__(self, env: gym.Env, env_index: int):
         super().__init__(env, env_index)
-        self._mask_check = MaskCheck(env.action_space, self._check.watch)
+        self._mask_check = MaskCheck(env.action_space)
         self._received: np.ndarray | None = None
 
     def action_masks(self) -> np.ndarray:
@@ -109,16 +114,16 @@ class MaskedEnv(CheckedEnv):
         received, self._received = self._received, None
         if received is not None and len(changed := np.flatnonzero(self._ask() != received)):
             found = f"different at {changed.tolist()} from the one that the policy received"
-            self._check.watch.refuse("action mask", found, "unchanged until the step", self._check.env_index)
+            refuse_output("action mask", found, "unchanged until the step", self._env_index)
         return super().step(*args, **kwargs)
 
-    def reset(self, **arguments: object) -> tuple[Value, Info]:
+    def reset(self, **arguments: Any) -> tuple[Value, Info]:
         """Begin an episode."""
         self._received = None
         return super().reset(**arguments)
 
     def _ask(self) -> np.ndarray:
-        return self._mask_check.fit(self.env.get_wrapper_attr(METHOD)(), self._check.env_index)
+        return self._mask_check.fit(self.env.get_wrapper_attr(METHOD)(), self._env_index)
 
 
 def add_checks(env: gym.Env, env_index: int) -> CheckedEnv:
@@ -250,7 +255,7 @@ def work(
         _answer_all(child, WorkerEnvs([env_fn.var for env_fn in env_fns], first, current))
     except BaseException as error:
         with suppress(OSError):  # The parent may have closed the pipe.
-            child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
+            child.send(Failure(traceback.format_exc(), error if isinstance(error, GuardError) else None))
         sys.exit(1)
 
 

@@ -25,8 +25,8 @@ from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
 from sb3_ppo_variants.envs.shared import Block, common, open_memory
+from sb3_ppo_variants.envs.workers import Exchange, Unanswered, WorkerEndedError
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
-from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
 from sb3_ppo_variants.layout import map_parts
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are

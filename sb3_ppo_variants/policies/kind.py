@@ -24,8 +24,8 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 
 from sb3_ppo_variants.arguments.checks import KEYS, OF_DISTRIBUTION, list_arguments
+from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy

@@ -26,8 +26,8 @@ from torch import nn
 
 from sb3_ppo_variants.arguments.checks import LOG_STD_INIT
 from sb3_ppo_variants.arguments.rules import FINITE
+from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import check_maskable, choices
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, HybridLayout
 from sb3_ppo_variants.policies.asymmetric import Asymmetric

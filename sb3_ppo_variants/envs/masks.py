@@ -16,9 +16,10 @@ from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.envs.capabilities import has_attr, offers, single_envs
+from sb3_ppo_variants.envs.outputs import as_real_array, refuse_output
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.guards.capabilities import has_attr, offers, single_envs
-from sb3_ppo_variants.guards.outputs import Watch, as_real_array
+from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of
 
 METHOD = "action_masks"
@@ -125,14 +126,13 @@ def _divide(space: AnySpace, mask: Any, quantity: str, path: Path, refuse_it: Re
 class MaskCheck:
     """Refuses masks that do not fit an action space."""
 
-    def __init__(self, space: AnySpace, watch: Watch):
+    def __init__(self, space: AnySpace):
         sizes = choices(space)
         assert sizes is not None
         self._space = space
         self._size = sum(sizes)
         self._starts = np.cumsum([0, *sizes[:-1]])
         self._names = dimensions(space)
-        self._watch = watch
 
     def stack(self, masks: Sequence[object]) -> np.ndarray:
         """Stack the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
@@ -151,7 +151,7 @@ class MaskCheck:
         if not allowed.all():
             env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
             found = f"False for every action{self._names[dimension]}"
-            self._watch.refuse("action mask", found, "True for at least one", env_index)
+            refuse_output("action mask", found, "True for at least one", env_index)
         return stacked
 
     def fit(self, mask: object, env_index: int) -> np.ndarray:
@@ -159,7 +159,7 @@ class MaskCheck:
 
         :raises EnvOutputError: if the mask has a wrong shape or type
         """
-        return flatten(self._space, mask, "action mask", partial(self._watch.refuse, env_index=env_index))
+        return flatten(self._space, mask, "action mask", partial(refuse_output, env_index=env_index))
 
 
 def own_space(env: VecEnv) -> spaces.Space[object]:
@@ -174,7 +174,7 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
     if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
         samples = [space.sample() for _ in range(env.num_envs)]
         return samples if is_hybrid(space) else np.array(samples)
-    masks = MaskCheck(space, Watch()).stack(env.env_method(METHOD))
+    masks = MaskCheck(space).stack(env.env_method(METHOD))
     parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
     drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
     if not is_hybrid(space):
@@ -190,13 +190,15 @@ class Masks:
 
     def __init__(self, model: OnPolicyAlgorithm):
         self._model = model
-        self._check = MaskCheck(model.action_space, Watch(model))
+        self._check = MaskCheck(model.action_space)
 
     def now(self) -> np.ndarray:
         """Return the masks of the current states; see :meth:`MaskCheck.stack`."""
         env = self._model.env
         assert env is not None
-        return self._check.stack(env.env_method(METHOD))
+        with HELD:
+            masks = env.env_method(METHOD)
+        return self._check.stack(masks)
 
 
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:

@@ -1,22 +1,16 @@
 """Pipes to worker processes on which each answer belongs to its command, and whose errors name the worker."""
 
 import select
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
-
 from sb3_ppo_variants.errors import WorkerError
-from sb3_ppo_variants.guards.interrupts import HELD
-from sb3_ppo_variants.guards.outputs import EnvCheck
+from sb3_ppo_variants.interrupts import HELD
 
 # How long to wait for a process to end after its pipe has closed.
 SECONDS_AFTER_CLOSING = 1.0
-ADVICE = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
 
 
 class Unanswered(Exception):
@@ -56,7 +50,7 @@ class Exchange:
         self._unanswered = False
         self.useless = False
         """Whether the pipe contains an incomplete message."""
-        self._wait = _waits_for(pipe, process)
+        self._wait = waits_for(pipe, process)
 
     @property
     def env_index(self) -> int:
@@ -149,7 +143,7 @@ class Exchange:
         self.pipe.close()
 
 
-def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
+def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
     """Make a function that waits for something to receive, with an optional limit in seconds.
 
     The function returns whether there is something to receive. It raises an ``EOFError`` if the process ends without
@@ -162,59 +156,17 @@ def _waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None
     poll.register(number, select.POLLIN)
     poll.register(process.sentinel, select.POLLIN)
 
-    def wait(seconds: float | None) -> bool:
+    def is_ready(seconds: float | None) -> bool:
         ready = poll.poll(None if seconds is None else 1000 * seconds)
         if len(ready) == 1 and ready[0][0] != number:
             raise EOFError
         return bool(ready)
 
-    return wait
+    return is_ready
 
 
-def _talks_as_sb3s(cls: type[VecEnv]) -> bool:
-    """Whether a class has the workers of SB3's ``SubprocVecEnv``, which answer each command once."""
-    return all(getattr(cls, name) is getattr(SubprocVecEnv, name) for name in ("__init__", "step_async", "step_wait"))
-
-
-@contextmanager
-def exchange_pipes(env: VecEnv, model: BaseAlgorithm) -> Iterator[None]:
-    """Replace each pipe of a ``SubprocVecEnv`` with an :class:`Exchange` while the context is active.
-
-    The exchanges stay in place if an interrupt or an error leaves an answer outstanding. Other environments, those that
-    talk to workers of their own, and those that have something else in place of pipes, are left as they are.
-    """
-    pipes: Sequence[Connection | Exchange] = env.remotes if isinstance(env, SubprocVecEnv) else ()
-    has_pipes = _talks_as_sb3s(type(env)) and all(hasattr(pipe, "send_bytes") for pipe in pipes)
-    if not pipes or not (has_pipes or all(type(pipe) is Exchange for pipe in pipes)):
-        yield
-        return
-    assert isinstance(env, SubprocVecEnv)
-    exchanges = [
-        pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, env.processes[i]) for i, pipe in enumerate(pipes)
-    ]
-    env.remotes = tuple(exchanges)
-    try:
-        yield
-    except WorkerEndedError as error:
-        problem = f"{error.problem} at step {model.num_timesteps}; {ADVICE}"
-        raise WorkerError(error.env_index, problem) from error
-    finally:
-        if all(exchange.clean for exchange in exchanges):
-            env.remotes = tuple(exchange.pipe for exchange in exchanges)
-        else:
-            env.waiting = False  # Otherwise close() would wait for answers that may already have been received.
-
-
-def check_answers(env: VecEnv, checks: Sequence[EnvCheck]) -> None:
-    """Check the last answer of each worker of a ``SubprocVecEnv``, after stacking them or checking the stack failed.
-
-    :raises GuardError: for the first wrong answer, naming its environment
-    """
-    exchanges = env.remotes if isinstance(env, SubprocVecEnv) else ()
-    for check, exchange in zip(checks, exchanges, strict=False):
-        answer = exchange.last if type(exchange) is Exchange else None
-        if isinstance(answer, tuple) and len(answer) == 5:
-            for part, value in zip(("observation", "reward", "done", "info"), answer, strict=False):
-                check.fit(part, value)
-        elif isinstance(answer, tuple) and len(answer) == 2:
-            check.reset(answer)
+def ended_worker(processes: Sequence[BaseProcess], advice: str) -> WorkerError:
+    """Make the error that names the worker that has ended, and gives an advice."""
+    wait([process.sentinel for process in processes], SECONDS_AFTER_CLOSING)
+    index = next((i for i, process in enumerate(processes) if not process.is_alive()), 0)
+    return WorkerError(index, f"{WorkerEndedError.of(index, processes[index]).problem}; {advice}")
