@@ -49,12 +49,13 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
     else:
         steps = StackedSteps(env)
     attributes: dict[str, Any] = vars(env)
-    own: dict[str, Any] = {name: attributes[name] for name in ("step_wait", "reset") if name in attributes}
+    checked = {name: getattr(steps, name) for name in ("step_async", "step_wait", "reset") if hasattr(steps, name)}
+    own: dict[str, Any] = {name: attributes[name] for name in checked if name in attributes}
     try:
-        attributes["step_wait"], attributes["reset"] = steps.step_wait, steps.reset
+        attributes.update(checked)
         yield
     finally:
-        for name in ("step_wait", "reset"):
+        for name in checked:
             attributes.pop(name, None)
         attributes.update(own)
         if isinstance(steps, SubprocSteps):
@@ -186,11 +187,16 @@ class SubprocSteps:
     """
 
     def __init__(self, env: SubprocVecEnv):
-        self._env, self._reset = env, env.reset
+        self._env, self._step_async, self._reset = env, env.step_async, env.reset
         self._check = OutputCheck(env.observation_space, env.num_envs)
         self._structure = structure_of(env.observation_space)
         self._answers: list[Any] = []
         self._waits = [waits_for(pipe, process) for pipe, process in zip(env.remotes, env.processes, strict=True)]
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Send each worker its action."""
+        with self._named(), HELD:
+            self._step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Receive what all workers answer, and stack it as SB3 does."""
