@@ -9,7 +9,7 @@ import pytest
 import stable_baselines3.common.evaluation
 import torch as th
 from gymnasium import spaces
-from masked_envs import DISCRETE, MULTI, ChangingMaskEnv, MaskedNoiseEnv, masked_envs, small_masked
+from masked_envs import DISCRETE, MULTI, MaskedNoiseEnv, masked_envs, small_masked
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
@@ -24,7 +24,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from fresh import ended, run_code_anew
 from helpers import DICT, VARIANTS, VECTOR, NoiseEnv, assert_same_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip, SeparateUpdates
-from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import WithMasks
 
 
@@ -169,13 +168,6 @@ def test_a_wrong_mask_ends_training(mask: Any, problem: str, fast: bool) -> None
     model = small_masked(env=env, fast=fast)
     with pytest.raises(EnvOutputError, match=f"the action mask of environment 1 at step 10 is .*{problem}"):
         model.learn(32)
-
-
-def test_a_mask_that_changes_in_a_worker_ends_training() -> None:
-    env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(spaces.Discrete(40)), lambda: ChangingMaskEnv(spaces.Discrete(40))])
-    with pytest.raises(EnvOutputError, match="the action mask of environment 1 at step 0 is different at"):
-        small_masked(env=env).learn(32)
-    env.close()
 
 
 def test_environments_without_masks_are_refused_before_the_first_step() -> None:

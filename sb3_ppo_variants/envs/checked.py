@@ -28,7 +28,7 @@ from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts, structure_of
 
-ADVICE = "SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
+ADVICE = "; SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
 
 
 @contextmanager
