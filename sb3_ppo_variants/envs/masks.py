@@ -7,9 +7,7 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium import spaces
@@ -17,27 +15,33 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.envs.capabilities import has_attr, offers, single_envs
-from sb3_ppo_variants.envs.outputs import as_real_array, refuse_output
-from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, refuse
 from sb3_ppo_variants.interrupts import HELD
-from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of
+from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of, size_of
 
 METHOD = "action_masks"
-# Raises an error that names a mask, what was found, and what is allowed.
-Refuse: TypeAlias = Callable[[str, str, str], NoReturn]
+
+
+def _sizes(space: AnySpace) -> list[int]:
+    """Count the categories in each dimension of all parts of a space. A ``Box`` has none."""
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            return [n for _, part in parts_of(space) for n in _sizes(part)]
+        case spaces.Discrete():
+            return [int(space.n)]
+        case spaces.MultiDiscrete():
+            return [int(n) for n in space.nvec.ravel()]
+        case spaces.MultiBinary():
+            return [2] * size_of(space)
+    return []
 
 
 def choices(space: AnySpace) -> list[int] | None:
     """Count the categories in each dimension of an action space, or ``None`` if it cannot be masked."""
-    if is_hybrid(space):
-        return [n for part in HybridLayout(space).parts for n in choices(part.flat) or ()] or None
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)]
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        return [int(n) for n in space.nvec]
-    if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int):
-        return [2] * space.n
-    return None
+    # Outside a Dict or Tuple, SB3's policies take spaces of one dimension only.
+    is_flat = is_hybrid(space) or len(space.shape or ()) < 2
+    return _sizes(space) or None if is_flat else None
 
 
 def check_maskable(space: AnySpace) -> None:
@@ -49,100 +53,80 @@ def check_maskable(space: AnySpace) -> None:
         )
 
 
-def dimensions(space: AnySpace) -> list[str]:
+def _of_part(path: Path) -> str:
+    return f" of the part {'.'.join(map(str, path))!r}" if path else ""
+
+
+def _dimensions(space: AnySpace) -> list[str]:
     """Name each dimension with a mask, for messages such as "False for every action in dimension 1"."""
-    if not is_hybrid(space):
-        n = len(choices(space) or ())
-        return [f" in dimension {i}" if n > 1 else "" for i in range(n)]
-    parts = HybridLayout(space).parts
-    return [f"{of} of the part {part.name!r}" for part in parts for of in dimensions(part.flat)]
+    names = []
+    for path, part in parts_of(space):
+        n = len(_sizes(part))
+        names += [f"{f' in dimension {i}' if n > 1 else ''}{_of_part(path)}" for i in range(n)]
+    return names
 
 
-def _flat(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
-    """Convert a mask without the structure of a hybrid space to a flat array of booleans."""
-    sizes, array = choices(space), as_real_array(mask)
-    assert sizes is not None
+def _flatten(space: AnySpace, mask: Value, env_index: int, path: Path = ()) -> np.ndarray:
+    """Flatten a mask to an array of booleans.
+
+    :raises EnvOutputError: if it does not fit the space, naming the part of it
+    """
+    quantity = f"action mask{_of_part(path)}"
+    of_parts: list[tuple[str | int, AnySpace, Value]]
+    if isinstance(space, spaces.Dict) and (path or isinstance(mask, Mapping)) and mask is not None:
+        names = ", ".join(map(repr, space))
+        if not isinstance(mask, Mapping):
+            refuse_output(quantity, repr(mask), f"a dict with masks of {names}", env_index)
+        if unknown := [key for key in mask if key not in space.spaces]:
+            refuse_output(quantity, f"a dict with {unknown[0]!r}", f"one with masks of {names}", env_index)
+        of_parts = [(key, part, mask.get(key)) for key, part in space.items()]
+    elif isinstance(space, spaces.Tuple) and (path or isinstance(mask, tuple)) and mask is not None:
+        if not isinstance(mask, tuple) or len(mask) != len(space):
+            allowed = f"a tuple of {len(space)} masks, None for parts without one"
+            refuse_output(quantity, repr(mask), allowed, env_index)
+        of_parts = [(i, part, mask[i]) for i, part in enumerate(space)]
+    else:
+        return _flatten_part(space, mask, quantity, env_index, path)
+    return np.concatenate([_flatten(part, of_part, env_index, (*path, key)) for key, part, of_part in of_parts])
+
+
+def _flatten_part(space: AnySpace, mask: Value, quantity: str, env_index: int, path: Path) -> np.ndarray:
+    sizes = _sizes(space)
+    if path and mask is None:
+        return np.ones(sum(sizes), bool)
+    if not sizes:
+        refuse_output(quantity, repr(mask), "None or left out, because the part is a Box", env_index)
+    array = as_real_array(mask)
     if array is None or not np.isin(array, (0, 1)).all():
         allowed = ", or have the structure of the action space" if is_hybrid(space) else ""
-        refuse_it(quantity, repr(mask), f"an array of booleans{allowed}")
+        refuse_output(quantity, repr(mask), f"an array of booleans{allowed}", env_index)
     # sb3-contrib also accepts a mask with a row for each dimension.
     shapes = {(sum(sizes),)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 and not is_hybrid(space) else set())
     if array.shape not in shapes:
         allowed = " or ".join(map(str, sorted(shapes, key=len)))
-        refuse_it(quantity, f"an array of shape {array.shape}", f"of shape {allowed}")
+        refuse_output(quantity, f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
     return array.ravel().astype(bool)
-
-
-def is_structure(space: AnySpace, mask: object) -> bool:
-    """Whether a mask has the structure of a hybrid space, instead of being flat."""
-    kinds = Mapping if isinstance(space, spaces.Dict) else tuple
-    return is_hybrid(space) and isinstance(mask, kinds)
-
-
-def flatten(space: AnySpace, mask: object, quantity: str, refuse_it: Refuse) -> np.ndarray:
-    """Flatten a mask to an array of booleans.
-
-    :param quantity: what to call the mask if it is wrong
-    :param refuse_it: raises the error if it is
-    """
-    if not is_structure(space, mask):
-        return _flat(space, mask, quantity, refuse_it)
-    assert is_hybrid(space)
-    masks = dict(_divide(space, mask, quantity, (), refuse_it))
-    arrays = []
-    for part, (path, _) in zip(HybridLayout(space).parts, parts_of(space), strict=True):
-        sizes, of, of_part = choices(part.flat), f"{quantity} of the part {part.name!r}", masks.get(path)
-        if of_part is None:
-            arrays.append(np.ones(sum(sizes or ()), bool))
-        elif sizes is None:
-            refuse_it(of, repr(of_part), "None or left out, because the part is a Box")
-        else:
-            arrays.append(_flat(part.flat, of_part, of, refuse_it))
-    return np.concatenate(arrays)
-
-
-def _divide(space: AnySpace, mask: Any, quantity: str, path: Path, refuse_it: Refuse) -> Iterator[tuple[Path, object]]:
-    """Divide masks into those of the undivided parts of a space, with their paths, except those that are left out."""
-    if mask is None or not is_hybrid(space):
-        yield path, mask
-        return
-    of = f"{quantity} of the part {'.'.join(map(str, path))!r}" if path else quantity
-    if isinstance(space, spaces.Dict):
-        names = ", ".join(map(repr, space))
-        if not isinstance(mask, Mapping):
-            refuse_it(of, repr(mask), f"a dict with masks of {names}")
-        if unknown := [key for key in mask if key not in space.spaces]:
-            refuse_it(of, f"a dict with {unknown[0]!r}", f"one with masks of {names}")
-        of_parts: Mapping[Any, object] = mask
-    else:
-        n = len(space.spaces)
-        if not isinstance(mask, tuple) or len(mask) != n:
-            refuse_it(of, repr(mask), f"a tuple of {n} masks, None for parts without one")
-        of_parts = dict(enumerate(mask))
-    for key, of_part in of_parts.items():
-        yield from _divide(space[key], of_part, quantity, (*path, key), refuse_it)
 
 
 class MaskCheck:
     """Refuses masks that do not fit an action space."""
 
     def __init__(self, space: AnySpace):
-        sizes = choices(space)
-        assert sizes is not None
+        sizes = _sizes(space)
         self._space = space
-        self._size = sum(sizes)
         self._starts = np.cumsum([0, *sizes[:-1]])
-        self._names = dimensions(space)
+        self.size = sum(sizes)
+        """The number of booleans in a mask."""
 
-    def stack(self, masks: Sequence[object]) -> np.ndarray:
+    def stack(self, masks: Sequence[Value]) -> np.ndarray:
         """Stack the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
 
         :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
         """
         # Nearly all environments return flat boolean arrays, which can be checked together.
-        if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self._size,) for mask in masks):
-            masks = [self.fit(mask, i) for i, mask in enumerate(masks)]
-        stacked: np.ndarray = np.stack(masks)  # type: ignore[arg-type]
+        if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self.size,) for mask in masks):
+            masks = [_flatten(self._space, mask, i) for i, mask in enumerate(masks)]
+        stacked: np.ndarray = np.stack(masks)
         # Whether each dimension of each environment has an allowed action.
         if len(self._starts) == 1:
             allowed = stacked.any(axis=1, keepdims=True)
@@ -150,16 +134,9 @@ class MaskCheck:
             allowed = np.logical_or.reduceat(stacked, self._starts, axis=1)
         if not allowed.all():
             env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
-            found = f"False for every action{self._names[dimension]}"
+            found = f"False for every action{_dimensions(self._space)[dimension]}"
             refuse_output("action mask", found, "True for at least one", env_index)
         return stacked
-
-    def fit(self, mask: object, env_index: int) -> np.ndarray:
-        """Flatten one mask to an array of booleans.
-
-        :raises EnvOutputError: if the mask has a wrong shape or type
-        """
-        return flatten(self._space, mask, "action mask", partial(refuse_output, env_index=env_index))
 
 
 def own_space(env: VecEnv) -> spaces.Space[object]:
@@ -218,7 +195,7 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         )
 
 
-def check_given(masks: object, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
+def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 
     :return: the arguments of the policy's ``predict``
@@ -234,31 +211,20 @@ def check_given(masks: object, takes_masks: bool, policy: str, space: AnySpace) 
             "get_action_masks(env). To evaluate the model, pass sb3_ppo_variants.evaluation.WithMasks(model, env) to "
             "SB3's evaluate_policy. A mask of ones allows everything"
         )
-    sizes, array = choices(space), as_real_array(_without_structure(space, masks))
-    assert sizes is not None
-    rows = None if array is None or array.size % sum(sizes) else array.reshape(-1, sum(sizes))
-    if rows is None or not np.isin(rows, (0, 1)).all():
-        refuse("action_masks", masks, f"{sum(sizes)} booleans for each observation")
-    parts = np.split(rows, np.cumsum(sizes)[:-1], axis=1)
-    for part, name in zip(parts, dimensions(space), strict=True):
-        if not part.any(axis=1).all():
-            refuse("action_masks", masks, f"at least one action{name} for each observation")
-    return {METHOD: rows.astype(bool)}
-
-
-def _without_structure(space: AnySpace, masks: Any) -> object:
-    """Flatten masks passed to ``predict``, if some have the structure of a hybrid space.
-
-    :raises ArgumentError: if one does not fit the space
-    """
-
-    def refuse_it(quantity: str, found: str, allowed: str) -> NoReturn:
-        raise ArgumentError(f"action_masks: the {quantity} is {found}, but must be {allowed}")
-
-    several = [masks] if is_structure(space, masks) else masks
-    if not isinstance(several, list | np.ndarray) or not any(is_structure(space, mask) for mask in several):
-        return masks
-    return [flatten(space, mask, f"mask of observation {i}", refuse_it) for i, mask in enumerate(several)]
+    check, array = MaskCheck(space), as_real_array(masks)
+    if isinstance(masks, Mapping | tuple) and is_hybrid(space):
+        rows = [masks]
+    elif array is not None and array.size > 0 and array.size % check.size == 0:
+        rows = [*array.reshape(-1, check.size)]
+    elif array is None and isinstance(masks, list | np.ndarray):
+        rows = [*masks]
+    else:
+        refuse("action_masks", masks, f"{check.size} booleans for each observation")
+    try:
+        return {METHOD: check.stack(rows)}
+    except EnvOutputError as error:
+        of_one = f"the {error.quantity} of observation {error.env_index}"
+        raise ArgumentError(f"action_masks: {of_one} is {error.problem}") from error
 
 
 def check_number(n_masks: int, n_observations: int) -> None:
