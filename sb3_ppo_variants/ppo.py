@@ -45,13 +45,11 @@ from sb3_ppo_variants.checks import (
     check_prediction,
     checked,
     checked_env,
-    checked_steps,
     settings_kept,
 )
 from sb3_ppo_variants.collector import begin_rollout, collect
+from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.guards import masks
-from sb3_ppo_variants.guards.stepping import original
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.families import Aliases, check_kl, kind_of
@@ -325,7 +323,7 @@ class PPOBase(SavedAlgorithm):
                 engine = choose(plan, self.fast).backend
                 with engine.prepared(plan, updating=False):
                     actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                    steps = checked_steps(fast_steps(env), self)
+                    steps = fast_steps(env)
                     going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
                 if going:
                     parameters = actor.old_parameters()
@@ -466,10 +464,6 @@ class PPOBase(SavedAlgorithm):
                     tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                     reset_num_timesteps=reset_num_timesteps,
                 )
-
-    def get_env(self) -> VecEnv | None:
-        """Get the environment that the model was given, even while a stand-in replaces it during training."""
-        return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_division", "_checked_arguments", "old_policy", "_collecting"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from types import SimpleNamespace
 from typing import Any, cast
 
 import gymnasium as gym
@@ -32,9 +31,8 @@ from helpers import (
 )
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip, PPOFixedKL
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.masks import MaskCheck, check_given
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.guards.masks import MaskCheck, check_given
-from sb3_ppo_variants.guards.outputs import Watch
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
@@ -68,7 +66,7 @@ ACCEPTED: list[tuple[spaces.Space, Any, list[int]]] = [
 
 @pytest.mark.parametrize(("space", "mask", "flat"), ACCEPTED)
 def test_forms_of_masks(space: Any, mask: Any, flat: list[int]) -> None:
-    masks = MaskCheck(space, Watch()).stack([mask, np.ones(len(flat), bool)])
+    masks = MaskCheck(space).stack([mask, np.ones(len(flat), bool)])
     assert masks.dtype == bool and masks.tolist() == [[bool(each) for each in flat], [True] * len(flat)]
     (rows,) = check_given(mask, True, "Policy", space).values()
     assert rows.tolist() == [masks[0].tolist()]
@@ -96,10 +94,9 @@ PROBLEMS: list[tuple[spaces.Space, Any, str]] = [
 
 @pytest.mark.parametrize(("space", "mask", "problem"), PROBLEMS)
 def test_what_is_wrong_is_named(space: Any, mask: Any, problem: str) -> None:
-    watch = Watch(cast(Any, SimpleNamespace(num_timesteps=40)))
     with pytest.raises(EnvOutputError, match=problem) as raised:
-        MaskCheck(space, watch).stack([np.ones(MaskCheck(space, watch)._size, bool), mask])
-    assert "of environment 1 at step 40 is" in str(raised.value)
+        MaskCheck(space).stack([np.ones(MaskCheck(space).size, bool), mask])
+    assert "of environment 1 is" in str(raised.value)
 
 
 # [training]
@@ -265,9 +262,12 @@ def test_predictions_keep_to_masks() -> None:
 
 WRONG: list[tuple[Any, str]] = [
     (None, "needs the masks of the states"),
-    ({"choice": [1, 0]}, r"action_masks: the mask of observation 0 of the part 'choice' is .* shape \(2,\)"),
-    ([{}, {"force": [1]}], "action_masks: the mask of observation 1 of the part 'force' is .*, because .* is a Box"),
-    ({"choice": [0, 0, 0]}, "allowed: at least one action of the part 'choice' for each observation"),
+    ({"choice": [1, 0]}, r"action_masks: the action mask of the part 'choice' of observation 0 is .* shape \(2,\)"),
+    ([{}, {"force": [1]}], "the action mask of the part 'force' of observation 1 is .*, because .* is a Box"),
+    (
+        {"choice": [0, 0, 0]},
+        "observation 0 is False for every action of the part 'choice', but must be",
+    ),
     ([{}, {}, {}], "3 masks for 2 observations"),
     ([1, 1], "allowed: 3 booleans for each observation"),
 ]

@@ -28,7 +28,7 @@ LAYERS = {
         ),
         "proximal",
     ],
-    "data and its owners": ["processes", "statistics", "guards", "envs", "rollout", "collector", "saving"],
+    "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "backends"],
     "the base algorithm": ["callbacks", "checks", "together", "ppo"],
     "the variants": ["variants", "evaluation"],

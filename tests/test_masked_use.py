@@ -161,9 +161,9 @@ class InvalidOrNot(MaskedNoiseEnv):
 PREDICTIONS: list[tuple[Any, str]] = [
     (None, "needs the masks of the states.*get_action_masks"),
     ([1, 0], "action_masks=.* is not allowed; allowed: 3 booleans for each observation"),
-    (["a", "b", "c"], "allowed: 3 booleans"),
-    ([0.2, 1, 0], "allowed: 3 booleans"),
-    ([0, 0, 0], "allowed: at least one action"),
+    (["a", "b", "c"], "of observation 0 is .*, but must be an array of booleans"),
+    ([0.2, 1, 0], "but must be an array of booleans"),
+    ([0, 0, 0], "observation 0 is False for every action, but must be True for at least one"),
 ]
 
 
@@ -173,7 +173,7 @@ def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
         small_masked(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
 
 
-@pytest.mark.parametrize(("n_masks", "n_observations"), [(1, 4), (8, 4), (0, 4), (2, None)])
+@pytest.mark.parametrize(("n_masks", "n_observations"), [(1, 4), (8, 4), (2, None)])
 @pytest.mark.parametrize("space", [VECTOR, DICT])
 def test_predict_takes_one_mask_for_each_observation(
     space: spaces.Space, n_masks: int, n_observations: int | None

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -18,9 +19,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs.autoreset import check_new_game, collect_info, copy_rows, count_rows, end_of_episode, per_env
+from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.workers import ended_worker
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Info
-from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
+from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, is_hybrid
 
 # Backends in C++ take seeds as signed 32-bit integers.
@@ -68,21 +70,23 @@ class GymnasiumVecEnv(VecEnv):
         self._inner = inner
         self._has_workers = isinstance(inner, AsyncVectorEnv)
         self._has_singles = isinstance(inner, AsyncVectorEnv | SyncVectorEnv)
-        if self._has_workers:
-            workers = enumerate(zip(inner.parent_pipes, inner.processes, strict=True))
-            inner.parent_pipes = [
-                pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
-            ]
         if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
             inner._add_info = collect_info
 
-    def _begin(self) -> None:
-        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
-        if self._has_workers:
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Let a Ctrl-C during training wait for the answers of gymnasium's workers, and name one that has ended."""
+        try:
+            # gymnasium has closed the pipe of a worker that raised an error.
+            if self._has_workers and None in self._inner.parent_pipes:
+                raise EOFError
+            with HELD:
+                yield
+        except (EOFError, ConnectionError) as error:
+            if not self._has_workers:
+                raise
             self._inner._state = AsyncState.DEFAULT
-            if None in self._inner.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
-                index = self._inner.parent_pipes.index(None)
-                raise WorkerEndedError.of(index, self._inner.processes[index])
+            raise ended_worker(self._inner.processes) from error
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -107,8 +111,8 @@ class GymnasiumVecEnv(VecEnv):
 
     def _reset_env(self, seed: int | None, options: Info | None) -> tuple[VecEnvObs, Info]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
-        self._begin()
-        return self.env.reset(seed=seed, options=options)
+        with self._asking():
+            return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
@@ -132,8 +136,8 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
-        self._begin()
-        observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
+        with self._asking():
+            observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = copy_rows(observations)
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
@@ -150,13 +154,10 @@ class GymnasiumVecEnv(VecEnv):
         """Close the environments; a second call does nothing."""
         if self._closed:
             return
-        how = {}
-        if self._has_workers:
-            self._inner._state = AsyncState.DEFAULT
-            useless = any(pipe is not None and pipe.useless for pipe in self._inner.parent_pipes)
-            if useless or not all(process.is_alive() for process in self._inner.processes):
-                how = {"terminate": True}
-        self.env.close(**how)
+        at_once = self._has_workers and (
+            self._inner._state is not AsyncState.DEFAULT or not all(each.is_alive() for each in self._inner.processes)
+        )
+        self.env.close(**({"terminate": True} if at_once else {}))
         self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -170,8 +171,8 @@ class GymnasiumVecEnv(VecEnv):
         return list(self._render())
 
     def _render(self) -> Any:
-        self._begin()
-        return self.env.render()
+        with self._asking():
+            return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have the attribute."""
@@ -222,11 +223,11 @@ class GymnasiumVecEnv(VecEnv):
 
         A worker exits if its environment does not have the method or attribute.
         """
-        self._begin()
         where = list(self._get_indices(indices))
         if not self._has_workers:
             return [getattr(self._inner.envs[i], method)(*args, **kwargs) for i in where]
-        answers = self._inner.call(method, *args, **kwargs)
+        with self._asking():
+            answers = self._inner.call(method, *args, **kwargs)
         return [answers[i] for i in where]
 
     def _need(self, name: str) -> None:

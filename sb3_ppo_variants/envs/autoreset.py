@@ -26,8 +26,8 @@ from gymnasium.vector import (
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
+from sb3_ppo_variants.envs.outputs import Info, copy_info
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Info, copy_info
 from sb3_ppo_variants.layout import map_parts, parts_of
 
 Infos: TypeAlias = list[Info]

@@ -23,8 +23,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.autoreset import Infos, take_rows
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.guards.outputs import Info
 
 Arguments: TypeAlias = dict[str, Any]
 MODES = [mode.value for mode in VectorizeMode]

@@ -2,7 +2,6 @@
 
 import mmap
 import os
-from collections.abc import Iterable
 from itertools import accumulate
 from operator import setitem
 from tempfile import TemporaryFile
@@ -43,12 +42,6 @@ def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents
 
 def _type_of(space: AnySpace) -> np.dtype[Any]:
     return np.dtype((space.dtype, space.shape))
-
-
-def common(values: Iterable[Contents | None]) -> Contents | None:
-    """Return the contents that all values are; ``None`` if they differ."""
-    first, *others = values
-    return first if all(other == first for other in others) else None
 
 
 class Block:

@@ -2,8 +2,6 @@
 
 import multiprocessing as mp
 import os
-import socket
-import struct
 import sys
 import time
 import warnings
@@ -12,8 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from itertools import chain, pairwise
-from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
+from multiprocessing.reduction import ForkingPickler, send_handle
 from typing import Any, NoReturn, cast
 
 import gymnasium as gym
@@ -24,9 +21,10 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from sb3_ppo_variants.arguments import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, common, open_memory
+from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
+from sb3_ppo_variants.envs.workers import how_it_ended, waits_for
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
-from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
+from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
@@ -95,21 +93,19 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 seconds = None if timeout is None else float(timeout)
                 self.remotes.append(Worker(context, env_fns[first:end], first, seconds))
                 self.processes.append(self.remotes[-1].process)
-            self.remotes[0].send(("get_spaces", None))
-            VecEnv.__init__(self, n_envs, *self.remotes[0].recv())
-            self._block = self._share()
+            for worker in self.remotes:
+                worker.send(("describe", None))
+            described = [worker.recv() for worker in self.remotes]
+            VecEnv.__init__(self, n_envs, *described[0][:2])
+            self._block = self._share([contents for *_, contents in described])
         except BaseException:
             self.close()
             raise
 
-    def _share(self) -> Block | None:
+    def _share(self, of_workers: Sequence[Contents | None]) -> Block | None:
         """Share memory with all workers, if there can be any and their environments have the same arrays."""
-        if sys.platform == "win32":
-            return None
-        for worker in self.remotes:
-            worker.send(("get_contents", None))
-        contents = common([worker.recv() for worker in self.remotes])
-        if contents is None:
+        contents = of_workers[0]
+        if sys.platform == "win32" or contents is None or any(other != contents for other in of_workers):
             return None
         memory = open_memory(contents, self.num_envs)
         try:
@@ -129,11 +125,11 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
         # A worker whose last answer was dropped may still be reading the actions of that step.
-        shares = self._block if all(worker.clean for worker in self.remotes) else None
-        if shares is not None and shares.takes(actions):
-            shares.actions[...] = actions
+        block = None if any(worker.owes for worker in self.remotes) else self._block
+        if block is not None and block.takes(actions):
+            block.actions[...] = actions
             for worker in self.remotes:
-                worker.send_pickled(STEP_MESSAGE)
+                worker.send_bytes(STEP_MESSAGE)
         else:
             for worker in self.remotes:
                 worker.send(("step", actions[worker.rows]))
@@ -212,9 +208,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             return
         self.closed = True
         deadline = time.monotonic() + SECONDS_TO_CLOSE
-        for worker in self.remotes:
-            worker.ask_to_end()
-        for worker in self.remotes:
+        asked = [worker for worker in self.remotes if worker.ask_to_end()]
+        for worker in asked:
             worker.join(deadline)
         for end in ("terminate", "kill"):
             deadline = time.monotonic() + SECONDS_TO_END
@@ -223,118 +218,110 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for process in self.processes:
                 process.join(max(0.0, deadline - time.monotonic()))
         for worker in self.remotes:
-            worker.close()
+            worker.pipe.close()
 
 
-class Worker(Exchange):
-    """A process that runs some of the environments, and the parent's end of the pipe to it."""
+class Worker:
+    """A process that runs some of the environments, and the parent's end of the pipe to it.
+
+    Each command has one answer. An answer that was not received, because of an interrupt, an error or the timeout, is
+    dropped before the next command is sent. During training, a Ctrl-C waits until a message is complete; if one is cut
+    off nevertheless, for example by a second Ctrl-C, nothing more is sent.
+    """
 
     def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
-        self._timeout = timeout
-        self._hangs = self._has_answered = False
         self.rows = slice(first, first + len(env_fns))
         """Which environments are its own."""
+        self.owes = False
+        """Whether an answer is outstanding."""
+        self._timeout = timeout
+        self._is_cut = self._hangs = self._has_answered = False
         self._current: c_int = context.RawValue(c_int, first)
-        pipe, child = context.Pipe()
-        if timeout is not None:
-            limit_messages(pipe, timeout)
+        self.pipe, child = context.Pipe()
         functions = [*map(CloudpickleWrapper, env_fns)]
-        process = context.Process(target=work, args=(child, pipe, functions, first, self._current), daemon=True)
-        process.start()
+        arguments = (child, self.pipe, functions, first, self._current)
+        self.process = context.Process(target=work, args=arguments, daemon=True)
+        self.process.start()
         # Close it now, or the next process would inherit it and keep it open.
         child.close()
-        super().__init__(pipe, first, process)
+        self._wait = waits_for(self.pipe, self.process)
 
-    @property
-    def env_index(self) -> int:
-        """Index of the environment at work, or of the one that was last."""
-        return self._current.value
+    def send(self, command: tuple[str, object]) -> None:
+        """Send a command; see :meth:`send_bytes`."""
+        self.send_bytes(ForkingPickler.dumps(command))
 
-    def send_pickled(self, message: bytes | memoryview) -> None:
+    def send_bytes(self, message: bytes | memoryview) -> None:
         """Send a command that has already been pickled.
 
-        :raises WorkerError: if the worker has exited or was closed, does not take it in time, or its pipe has become
-            unusable
+        :raises WorkerError: if the worker has ended or was closed, or its pipe has become unusable
         """
-        try:
-            super().send_pickled(message)
-        except BlockingIOError:
-            self._fail_to_answer()
-        except WorkerEndedError:
-            self.recv()  # It raises the error that the worker sent, if there is one.
-            raise
-        except OSError:
-            if not self.closed:
-                raise
+        if self.pipe.closed:
             self._fail("has ended, because close() was called: make a new vectorised environment")
+        if self.owes:
+            self.recv()  # A worker that is blocked while sending does not read commands.
+        self._check_whole()
+        with HELD:
+            self.owes = self._is_cut = True
+            with suppress(ConnectionError):  # recv() then raises the error that the worker sent, or says how it ended.
+                self.pipe.send_bytes(message)
+            self._is_cut = False
 
     def recv(self) -> Any:
         """Receive the answer to the last command.
 
         :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
-        :raises EnvOutputError: if the environment returned something with the wrong type, shape or range
+        :raises GuardError: if the environment returned something with the wrong type, shape or range
         """
-        if self.clean:
+        if not self.owes:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
+        self._check_whole()
         try:
-            answer = self.receive(self._timeout)
-        except (Unanswered, BlockingIOError):
-            self._fail_to_answer()
-        self._hangs = False
+            if not self._wait(self._timeout):
+                self._hangs = True
+                if self._has_answered:
+                    self._fail(f"did not answer within {self._timeout:g} seconds")
+                hint = "it may still import modules or create environments, for which a larger timeout leaves time"
+                self._fail(f"was not ready within {self._timeout:g} seconds: {hint}")
+            with HELD:
+                self._is_cut = True
+                message = self.pipe.recv_bytes()
+                self.owes = self._is_cut = self._hangs = False
+        except (EOFError, ConnectionError) as error:
+            self._is_cut = False
+            raise WorkerError(self._current.value, how_it_ended(self.process)) from error
+        answer = ForkingPickler.loads(message)
         if isinstance(answer, Failure):
-            failure = WorkerError(self.env_index, f"raised an error:\n{answer.traceback}")
+            failure = WorkerError(self._current.value, f"raised an error:\n{answer.traceback}")
             if answer.wrong_output is None:
                 raise failure
             raise answer.wrong_output from failure
         self._has_answered = True
         return answer
 
-    def _fail_to_answer(self) -> NoReturn:
-        self._hangs = True
-        if self._has_answered:
-            self._fail(f"did not answer within {self._timeout:g} seconds")
-        self._fail(
-            f"was not ready within {self._timeout:g} seconds: it may still import modules or create environments, for "
-            "which a larger timeout leaves time"
-        )
+    def _check_whole(self) -> None:
+        if self._is_cut:
+            self._fail("was cut off in the middle of a message: close its vectorised environment and make a new one")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise WorkerError(self.env_index, problem)
+        raise WorkerError(self._current.value, problem)
 
-    def ask_to_end(self) -> None:
-        """Ask the worker to exit, unless its pipe is unusable."""
-        if not self.useless:
+    def ask_to_end(self) -> bool:
+        """Ask the worker to exit, and return whether it can be expected to do so."""
+        if not self._is_cut:
             with suppress(OSError):
                 self.pipe.send(("close", None))
+        return not self._is_cut and not self._hangs
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to exit, unless it hangs or could not be asked to.
+        """Wait for the worker to exit.
 
         :param deadline: when to stop waiting, on the clock of ``time.monotonic``
         """
-        if self._hangs or self.useless:
-            return
-        # The worker would block if an answer that nobody reads filled the pipe.
         with suppress(EOFError, OSError):
-            while wait([self.pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
-                if not self.pipe.poll():
-                    break
-                limit_messages(self.pipe, max(0.0, deadline - time.monotonic()))
+            # The worker would block if an answer that nobody reads filled the pipe.
+            if self.owes and self._wait(max(0.0, deadline - time.monotonic())):
                 self.pipe.recv_bytes()
         self.process.join(max(0.0, deadline - time.monotonic()))
-
-
-def limit_messages(pipe: Connection, seconds: float) -> None:
-    """Make a message fail with a ``BlockingIOError`` if it stalls partway for this long.
-
-    This does nothing on Windows, where pipes have no such limit.
-    """
-    if sys.platform != "win32":
-        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-            end.setblocking(True)  # Regardless of socket.setdefaulttimeout().
-            limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def _join(*arrays: np.ndarray) -> np.ndarray:

@@ -25,8 +25,8 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
 from sb3_ppo_variants.arguments import FINITE
+from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import check_maskable, choices
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, HybridLayout
 from sb3_ppo_variants.policies.asymmetric import Asymmetric

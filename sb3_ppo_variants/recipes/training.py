@@ -17,10 +17,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from sb3_ppo_variants.arguments import COUNT
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.envs.masks import check_env
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.guards.masks import check_env
-from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current

@@ -18,9 +18,9 @@ from stable_baselines3.common.type_aliases import GymEnv, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments import RULES, choose_device
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.moments import Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from test_workers import processes_of
 
-from fresh import ended
 from helpers import BOX, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
@@ -200,35 +199,6 @@ def test_a_worker_that_wakes_up_does_not_interrupt_the_process_that_wakes_it() -
     assert env.env_method("scheduler") == [os.SCHED_BATCH] * 2
     assert os.sched_getscheduler(0) == before
     env.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_a_worker_keeps_the_scheduling_that_its_user_has_chosen() -> None:
-    assert ended(prints_the_scheduler_of_a_worker, os.SCHED_IDLE).stdout == f"[{os.SCHED_IDLE}]\n"
-
-
-def prints_the_scheduler_of_a_worker(chosen: int) -> None:
-    os.sched_setscheduler(0, chosen, os.sched_param(0))
-    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
-    print(env.env_method("scheduler"))
-    env.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_workers_start_where_no_process_may_change_its_scheduling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbid(*_: Any) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", forbid)
-    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
-    assert env.env_method("scheduler") == [os.SCHED_OTHER]
-    env.close()
-
-
-@pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
-def test_a_wrong_number_of_workers(n_workers: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], n_workers=n_workers)
 
 
 class Earns(gym.Env):

@@ -22,8 +22,8 @@ from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
 from sb3_ppo_variants.envs.cores import shortest, threads_worth
 from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, MujocoTask, Simulations, try_out
 from sb3_ppo_variants.envs.mujoco.tasks import gymnasium_task
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
-from sb3_ppo_variants.guards.outputs import Info
 
 if TYPE_CHECKING:
     import mujoco

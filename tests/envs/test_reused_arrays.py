@@ -1,6 +1,5 @@
 """Environments that write every observation to the same array train as if each observation were an array of its own."""
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from helpers import flat_weights
 from sb3_ppo_variants import PPOClip
@@ -60,13 +59,6 @@ class Parts(gym.ObservationWrapper):
     def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
         self._dict["all"] = observation
         return self._dict
-
-
-class OwnDummy(DummyVecEnv):
-    """Overrides a method, so that it takes its own steps, but copies the last observation before the reset."""
-
-    def step_wait(self) -> Any:
-        return super().step_wait()
 
 
 class SameArrays(DummyVecEnv):
@@ -130,28 +122,8 @@ def test_dicts_are_copied(fast: Any) -> None:
 
 
 def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
-    """Says when SB3 has mended this, so that the warning can go."""
+    """Says when SB3 has mended this."""
     assert not th.equal(flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS).learn(64)), expected)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
-@pytest.mark.parametrize("reuse", ["array", "view"])
-def test_an_end_that_may_be_lost_is_reported_once(vec_env: Callable[..., Any], reuse: str) -> None:
-    model = PPOClip("MlpPolicy", walks(vec_env, reuse), **ARGUMENTS)
-    with pytest.warns(UserWarning, match="environment 0 at step 8, a time limit ended") as caught:
-        model.learn(64)
-    assert len([each for each in caught if "time limit" in str(each.message)]) == 1
-    model.get_env().close()  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
-def test_nothing_is_reported_of_environments_that_copy(vec_env: Callable[..., Any]) -> None:
-    model = PPOClip("MlpPolicy", walks(vec_env, "no"), **ARGUMENTS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.learn(64)
-    model.get_env().close()  # type: ignore[union-attr]
 
 
 def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
