@@ -96,7 +96,7 @@ class SeparateUpdates(Updates):
         }
 
 
-register_plain("SeparateUpdates", SeparateUpdates)
+register_plain(SeparateUpdates)
 
 
 def separate(arguments: dict[str, Any]) -> SeparateUpdates:

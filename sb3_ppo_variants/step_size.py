@@ -85,4 +85,4 @@ class KLAdaptive:
         return replace(self, learning_rate=learning_rate)
 
 
-register_plain("KLAdaptive", KLAdaptive)
+register_plain(KLAdaptive)

@@ -8,14 +8,38 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
+from engine_models import MODELS
+from masked_envs import MULTI, masked_envs
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import small
-from sb3_ppo_variants import ExactCheckpointCallback
+from helpers import BOX, VECTOR, noise_envs, small
+from sb3_ppo_variants import ExactCheckpointCallback, PPOClip, SeparateUpdates
+
+LSTM = {"lstm_hidden_size": 8, "net_arch": [8]}
+# Kinds of models, as in engine_models, and those that no two engines share.
+KINDS: dict[str, dict[str, Any]] = {
+    **MODELS,
+    "separate updates": {"action_space": BOX, "updates": SeparateUpdates(policy_epochs=3)},
+    "LSTM": {"action_space": BOX, "policy": "MlpLstmPolicy", "policy_kwargs": LSTM},
+    "GRU": {"action_space": BOX, "policy": "MlpLstmPolicy", "policy_kwargs": {**LSTM, "memory": "gru"}},
+    "masked LSTM": {
+        "action_space": MULTI, "masked": True, "policy": "MaskableMlpLstmPolicy", "policy_kwargs": LSTM,
+    },
+}  # fmt: skip
+
+
+def of_kind(kind: str, cls: Any = PPOClip, **more: Any) -> tuple[Callable[[], VecEnv], Callable[[], Any]]:
+    """Return functions that make the environments of a kind of model, and the model."""
+    arguments = {**KINDS[kind], **more}
+    actions, observations = arguments.pop("action_space"), arguments.pop("observation_space", VECTOR)
+    masked = arguments.pop("masked", False)
+    policy = arguments.pop("policy", "MaskableMlpPolicy" if masked else "MlpPolicy")
+    make_env = lambda: (masked_envs if masked else noise_envs)(actions, observations)  # noqa: E731
+    return make_env, lambda: small(cls, make_env(), policy, **arguments)
 
 
 class Killed(Exception):
