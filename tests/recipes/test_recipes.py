@@ -290,13 +290,6 @@ def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> N
     train(recipe("ppo_clip", "CartPole-v1", n_envs=3, **settings), tmp_path, seed=1)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(load_results(str(tmp_path))) > 0 and len(before) == 4
-    for wrong in ({"gamma": 1.5}, {"env_wrapper": "no.such.Wrapper"}, {"n_steps": 0}):
-        with pytest.raises(ArgumentError):
-            train(recipe("ppo_clip", "CartPole-v1", n_envs=2, **{**settings, **wrong}), tmp_path)
-    with pytest.raises(ArgumentError):
-        train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=-1)
-    train(recipe("ppo_clip", "CartPole-v1", **settings), tmp_path, timesteps=0)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
     assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
     assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
@@ -332,7 +325,6 @@ def test_a_run_that_ends_early_is_saved(
         # The first observation comes before the first step.
         assert (model.num_timesteps, round(statistics.obs_rms.count)) == (300, 301)
     assert len(closed) == 2
-    assert len(load_results(str(tmp_path))) == 1
 
 
 def test_a_seed_is_checked(tmp_path: Path) -> None:

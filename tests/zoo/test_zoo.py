@@ -126,39 +126,6 @@ def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
         experiment.create_envs(1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "name", "text", "other"),
-    [
-        ("ppo_clip", "learning_rate", "KLAdaptive(desired_kl=1e-9)", "KLAdaptive(desired_kl=2e-9)"),
-        (
-            "ppo_custom",
-            "objective",
-            "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)",
-            "AdaptiveKL(kl_coef=1.0, desired_kl=2e-9)",
-        ),
-        (
-            "ppo_custom",
-            "objective",
-            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=1e-9))",
-            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=2e-9))",
-        ),
-        ("ppo_custom", "objective", "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)", "KLPenalized(kl_coef=2.0)"),
-    ],
-)
-def test_what_has_adapted_is_continued(algorithm: str, name: str, text: str, other: str, tmp_path: Path) -> None:
-    given = {"objective": "Clipped(0.2)"} if algorithm == "ppo_custom" else {}
-    began: Any = set_up(ENV, None, tmp_path, algorithm, **{**given, name: text})
-    first = getattr(began, name)
-    adapted = getattr(began.learn(256), name)
-    assert adapted != first
-    began.save(tmp_path / "model")
-    agent = str(tmp_path / "model.zip")
-    continued = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: text})
-    assert getattr(continued, name) == adapted
-    changed: Any = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: other})
-    assert getattr(changed, name) == getattr(set_up(ENV, None, tmp_path, algorithm, **{**given, name: other}), name)
-
-
 def test_an_experiment_changes_no_recipe(tmp_path: Path) -> None:
     for n_steps in (64, 96):
         model: Any = set_up(ENV, None, tmp_path, n_steps=n_steps)
