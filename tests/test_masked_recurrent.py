@@ -173,27 +173,6 @@ FAST: dict[str, dict[str, Any]] = {
 }
 
 
-def on_both_paths(cls: Any, total_timesteps: int, env: Any = None, **arguments: Any) -> list[Any]:
-    models = [small_both(cls, env and env(), fast=fast, **arguments) for fast in (False, True)]
-    for model in models:
-        model.set_random_seed(4)
-        model.learn(total_timesteps)
-    return models
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("name", FAST)
-def test_the_fast_path_is_the_reference(name: str) -> None:
-    reference, fast = on_both_paths(PPOClip, 96, **FAST[name])
-    for column in ("actions", "action_masks", "values", "log_probs", "hidden_states_pi", "cell_states_vf"):
-        ours, theirs = (getattr(model.rollout_buffer, column) for model in (fast, reference))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-    assert_close(reference, fast)
-    logged = [model.logger.name_to_value["train/kl"] for model in (reference, fast)]
-    assert logged[1] == pytest.approx(logged[0], rel=1e-2)
-
-
 def walked(model: Any) -> tuple[th.Tensor, np.ndarray]:
     """Compute the logits in all states of a rollout step by step, and return them with the masks."""
     buffer, policy = model.rollout_buffer, model.policy
