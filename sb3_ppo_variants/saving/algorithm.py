@@ -114,7 +114,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
-        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.pickled})
+        # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
+        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.data})
         note = {"classes": self._class_names(), "plain": plain_forms}
         content = archive.to_file(archive.data, note).getvalue()
         if isinstance(path, str | Path):

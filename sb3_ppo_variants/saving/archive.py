@@ -1,6 +1,6 @@
 """The zip archive of a saved model, in SB3's format plus a note that SB3 ignores.
 
-The note holds the model's class, the hashes of the other members and the plain forms of values that SB3 pickles; see
+The note holds the model's class, the hashes of the other members and the plain forms of attributes; see
 :mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, can be read too.
 """
 

@@ -71,13 +71,13 @@ def read_attributes(
     for name, value in archive.data.items():
         if name in objects:
             values[name] = objects[name]
-        elif name not in archive.pickled:
-            values[name] = value
         elif name in forms:
             try:
                 values[name] = plain.decode(forms[name])
             except Exception as error:  # The form may be anything.
                 raise archive.error(NOTE, f"has a form of {name} that cannot be read: {error!r}") from error
+        elif name not in archive.pickled:
+            values[name] = value
         elif not weights_only:
             values |= _unpickle(archive, name)
         elif name in known and name not in {*given, *NOT_NEEDED}:

@@ -86,10 +86,7 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     "no data": (lambda m: without(m, "data"), "data is missing"),
     "no policy": (lambda m: without(m, POLICY), "the parameters do not fit .*expected .*policy"),
     "no optimizer": (lambda m: without(m, OPTIMIZER), "the parameters do not fit .*policy.optimizer"),
-    "empty data": (lambda m: {**m, "data": b""}, "data is not a JSON object"),
     "empty policy": (lambda m: {**m, POLICY: b""}, "policy cannot be read"),
-    "policy for optimizer": (lambda m: {**m, OPTIMIZER: m[POLICY]}, "the parameters do not fit"),
-    "another member": (lambda m: {**m, "policy.extra.pth": m[POLICY]}, "the parameters do not fit .*policy.extra"),
     "a weight of another shape": (
         lambda m: change_state(m, POLICY, lambda state: state.update({"value_net.bias": th.ones(2)})),
         "the parameters do not fit .*value_net.bias",
