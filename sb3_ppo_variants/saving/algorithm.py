@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
@@ -17,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.save_util import open_path, recursive_getattr
+from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -37,12 +37,9 @@ from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, keep_random_sta
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
-# Arguments that determine the networks and the optimizers, with functions that return what matters about their values.
-STRUCTURE: Mapping[str, Callable[[object], object]] = {
-    "policy_kwargs": lambda value: value,
-    "use_sde": bool,
-    "updates": lambda value: value is None,
-}
+SPACES = ("observation_space", "action_space")
+# Arguments that determine the networks and the optimizers.
+STRUCTURE = {"policy", "policy_kwargs", "use_sde", "updates"}
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
@@ -116,10 +113,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
-        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.pickled})
-        content = archive.with_note({"classes": self._class_names(), "plain": plain_forms}).to_file().getvalue()
+        # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
+        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.data})
+        note = {"classes": self._class_names(), "plain": plain_forms}
+        content = archive.to_file(archive.data, note).getvalue()
         if isinstance(path, str | Path):
-            write_atomically(_find_destination(Path(path)), content)
+            path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
         else:
             open_path(path, "w").write(content)
 
@@ -172,11 +173,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             values, env = cls._read(archive, env, custom_objects or {}, kwargs, weights_only)
             device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
             # SB3 takes the values instead of those in the file.
-            file = archive.with_data(dict.fromkeys(values)).to_file()
+            file = archive.to_file(dict.fromkeys(values), {})
             try:
                 model = super().load(file, env, device, values, print_system_info, force_reset)
-            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
-                raise type(error)(archive.name, error.part, error.fault) from error
+            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+                if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
+                    raise ArgumentError(
+                        f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                        f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                    ) from error
+                raise DamagedFileError(archive.name, error.part, error.fault) from error
         for name, weights in model.policy.named_parameters():
             if not th.isfinite(weights).all():
                 warnings.warn(f"{archive.name}: {name} of the policy has numbers that are not finite")
@@ -221,8 +227,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         known = cls._find_attributes(None if env is None else cls._wrap_env(env)).difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
         note = {"classes": cls._class_names(), "plain": archive.note.get("plain", {})}
-        file = archive.with_data(data).with_note(note).to_file()
-        file.name = archive.name
+        file = archive.to_file(data, note)
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
 
     @classmethod
@@ -236,7 +241,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Find the names of the attributes of a new model, whose constructor may use the environment."""
         new = cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)  # type: ignore[call-arg, arg-type]
         of_class = (name for name in dir(cls) if not name.startswith("__") and plain.is_plain(getattr(cls, name)))
-        return {"observation_space", "action_space", "n_envs", *vars(new), *of_class}
+        return {*SPACES, "n_envs", *vars(new), *of_class}
 
     @classmethod
     def _read(
@@ -254,55 +259,29 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         _ = archive.states  # They are read here, because SB3's errors do not name the file.
         wrapped = None if env is None else cls._wrap_env(env)
         check_arguments({**objects, **arguments}, {**cls.rules, **cls.own_rules})
-        objects, arguments = _as_attributes(objects), _as_attributes(arguments)
+        objects, given = _as_attributes(objects), _as_attributes(arguments)
         known = cls._find_attributes(wrapped)
-        read = {name: value for name, value in archive.data.items() if name not in archive.pickled}
-        missing = [name for name in archive.pickled if name not in objects]
-        if weights_only:
-            given = dict(arguments)
-            if wrapped is not None:
-                given |= {"observation_space": wrapped.observation_space, "action_space": wrapped.action_space}
-            settable = known - attributes.KEPT_OUT | {*objects, *given}
-            read |= attributes.read_plain(archive, [name for name in missing if name in settable], given)
-            read = {name: value for name, value in read.items() if name in settable}
-        else:
-            read |= attributes.read_pickled(archive, missing)
-        read |= {name: value for name, value in objects.items() if name in archive.data}
-        cls._check_given(archive, arguments, known, read)
-        values = {"verbose": 0, **read, **arguments}
-        values.pop("device", None)  # The argument of load() decides.
-        for name in ("policy_class", "observation_space", "action_space"):
+        for name in given.keys() - known - archive.data.keys():
+            raise ArgumentError(
+                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
+                f"and {archive.name} has no attribute of this name"
+            )
+        from_env = {} if wrapped is None else {name: getattr(wrapped, name) for name in SPACES}
+        read = attributes.read_attributes(archive, objects, {**from_env, **given}, known, weights_only)
+        values = {"verbose": 0, **from_env, **read, **given}
+        # The argument of load() decides about the device, and no file of a stranger what to import and where to write.
+        for name in {"device", *(["env", "tensorboard_log"] if weights_only else [])} - given.keys():
+            values.pop(name, None)
+        for name in ("policy_class", *SPACES):
             if name not in values:
                 raise archive.error(name, "is missing")
-        policy = values["policy_class"]
-        if isinstance(policy, str):
+        if isinstance(policy := values["policy_class"], str):
             values["policy_class"] = policy = cls.policy_aliases.get(policy, policy)
         attributes.check_masks(archive, policy)
-        if any(values.get(name) is None for name in EPISODES):
-            values |= dict.fromkeys(EPISODES)  # SB3 only creates the two together.
-        elif "_stats_window_size" in {**objects, **arguments}:
-            values |= {name: deque(values[name], int(values["_stats_window_size"])) for name in EPISODES}
+        if "_stats_window_size" in {**objects, **given}:
+            size = int(values["_stats_window_size"])
+            values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
         return values, wrapped
-
-    @classmethod
-    def _check_given(cls, archive: Archive, arguments: Values, known: Collection[str], read: Values) -> None:
-        """Check that the arguments of :meth:`load` are attributes, and need no other networks than those in the file.
-
-        :param known: the attributes of a new model
-        :param read: the attributes in the file
-        """
-        for name, value in arguments.items():
-            if name not in known and name not in archive.data:
-                raise ArgumentError(
-                    f"{cls.__name__} has no argument {name!r} (={value!r}) that can be set when a model is loaded, and "
-                    f"{archive.name} has no attribute of this name"
-                )
-            essence = STRUCTURE.get(name)
-            if essence is not None and essence(value) != essence(read.get(name)):
-                raise ArgumentError(
-                    f"{name}={value!r} needs other networks or optimizers than those in {archive.name}, whose model "
-                    f"has {name}={read.get(name)!r}. Leave it out, or create a new model with it"
-                )
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
@@ -312,7 +291,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
         :param exact_match: whether the states must be complete and have no other parameters
         :param device: has no effect, because the parameters are copied to the device of the model
-        :raises DamagedFileError: if the parameters do not fit this model, naming the part
+        :raises DamagedFileError: if the parameters do not fit this model
         """
         name, parameters = "the given parameters", cast(Values, load_path_or_dict)
         if not isinstance(load_path_or_dict, dict):
@@ -320,24 +299,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             name, parameters = archive.name, archive.states
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
-        owners = {part: recursive_getattr(self, part, None) for part in parameters}
-        for part, owner in owners.items():  # Names that are no part of the model come first: they may be misspelt.
-            if not isinstance(owner, th.nn.Module | th.optim.Optimizer):
-                raise DamagedFileError(name, part, "is not part of this model")
-        for part in sorted(own - optional - parameters.keys()) if exact_match else ():
-            raise DamagedFileError(name, part, "is missing")
-        before = {part: deepcopy(owner.state_dict()) for part, owner in owners.items()}
-        for part, owner in owners.items():
-            try:
-                strict = {"strict": exact_match} if isinstance(owner, th.nn.Module) else {}
-                owner.load_state_dict(parameters[part], **strict)
-            except Exception as error:  # Modules and optimizers may raise anything for the states of others.
-                for set_before, state in before.items():
-                    owners[set_before].load_state_dict(state)
-                raise DamagedFileError(name, part, f"does not fit this model: {error}") from error
-        if "policy" in parameters:
-            for missing in optional - parameters.keys():
-                setattr(self, missing, None)
+        attributes_before = {each: getattr(self, each) for each in optional}
+        states_before = deepcopy(self.get_parameters())
+        try:
+            if "policy" in parameters:
+                vars(self).update(dict.fromkeys(optional - parameters.keys()))
+            super().set_parameters(parameters, exact_match, device)
+        except Exception as error:  # Modules and optimizers may raise anything for the states of others.
+            vars(self).update(attributes_before)
+            super().set_parameters(cast(TensorDict, states_before))
+            raise DamagedFileError(name, "the parameters", f"do not fit this model: {error}") from error
 
     # Runs
 
@@ -444,16 +415,3 @@ def _as_attributes(arguments: Mapping[str, object]) -> Values:
     """Convert arguments of the constructor to the attributes that a model keeps."""
     values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
     return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}
-
-
-def _find_destination(path: Path) -> Path:
-    """Find the path that SB3 would write to, and create its folder if it does not exist."""
-    if path.suffix == "":
-        path = Path(f"{path}.zip")
-    if path.is_dir():
-        warnings.warn(f"Path '{path}' is a folder. Will save instead to {path}_2")
-        return _find_destination(Path(f"{path}_2"))
-    if not path.parent.exists():
-        warnings.warn(f"Path '{path.parent}' does not exist. Will create it.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return path

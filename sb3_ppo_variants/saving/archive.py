@@ -1,6 +1,6 @@
 """The zip archive of a saved model, in SB3's format plus a note that SB3 ignores.
 
-The note holds the model's class, the hashes of the other members and the plain forms of values that SB3 pickles; see
+The note holds the model's class, the hashes of the other members and the plain forms of attributes; see
 :mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, can be read too.
 """
 
@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -83,23 +83,18 @@ class Archive:
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
             raise self.error(member, f"cannot be read: {error!r}") from error
 
-    def with_data(self, data: Values) -> "Archive":
-        """Return the archive with these attributes instead of its own."""
-        return replace(self, members={**self.members, DATA: json.dumps(data).encode()})
-
-    def with_note(self, note: Values) -> "Archive":
-        """Return the archive with this note, to which the hashes are added."""
-        others = {member: content for member, content in self.members.items() if member != NOTE}
-        hashes = {member: sha256(content) for member, content in others.items()}
-        # The note comes first, because damage to the directory of a zip archive can hide the last members.
-        return replace(self, members={NOTE: json.dumps({"sha256": hashes, **note}).encode(), **others})
-
-    def to_file(self) -> io.BytesIO:
-        """Write the archive to a file in memory."""
+    def to_file(self, data: Values, note: Values) -> io.BytesIO:
+        """Write a file in memory with these attributes, and with this note, to which the hashes are added."""
+        members = {**self.members, DATA: json.dumps(data).encode()}
+        members.pop(NOTE, None)
+        hashes = {member: sha256(content) for member, content in members.items()}
         file = io.BytesIO()
+        file.name = self.name
         with zipfile.ZipFile(file, "w") as archive:
-            for member, content in self.members.items():
-                archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
+            # The note comes first, because damage to the directory of a zip archive can hide the last members.
+            archive.writestr(NOTE, json.dumps({"sha256": hashes, **note}), zipfile.ZIP_DEFLATED)
+            for member, content in members.items():
+                archive.writestr(member, content)
         return file
 
 

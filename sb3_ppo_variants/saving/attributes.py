@@ -1,7 +1,7 @@
 """Which files a class can load, and the attributes that it takes from them."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from stable_baselines3.common.save_util import json_to_data
 
@@ -13,8 +13,6 @@ from sb3_ppo_variants.saving.state import EPISODES
 
 # Attributes of SB3's PPO. None of SB3's other algorithms has all of them.
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
-# For loading, they differ from SB3's PPO only in the packages of their policies.
-CONTRIBS = {"sb3_contrib.common.maskable": "MaskablePPO", "sb3_contrib.common.recurrent": "RecurrentPPO"}
 # Policies to pass instead of pickled ones, by the module of their classes. Those in MASKABLE take action masks.
 MASKABLE = {
     "sb3_contrib.common.maskable.policies": "'MaskableMlpPolicy'",
@@ -24,16 +22,14 @@ POLICIES = {**MASKABLE, "sb3_contrib.common.recurrent.policies": "'MlpLstmPolicy
 # Examples of other values to pass.
 EXAMPLES = {"policy_class": "'MlpPolicy'", "policy_kwargs": "{'net_arch': [64, 64]}", "rollout_buffer_class": "None"}
 EXAMPLES |= {"learning_rate": "3e-4", "clip_range": "0.2", "clip_range_vf": "0.2"}
-# A model recreates these: observations at the reset before training, the schedule from learning_rate.
-MADE_ANEW = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule")
-# What a stranger's file does not decide: the environment, whose id may name a module to import, and where to write.
-KEPT_OUT = {*MADE_ANEW, "env", "device", "tensorboard_log"}
+# What a model does without: a reset makes the last observations, and learning_rate the schedule.
+NOT_NEEDED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule", "tensorboard_log", *EPISODES)
 
 
 def get_plain_forms(attributes: Values) -> Values:
     """Get the plain forms of all attributes of a model that have one."""
-    plain_ones = {name: value for name, value in attributes.items() if name not in MADE_ANEW and plain.is_plain(value)}
-    return {name: plain.encode(value) for name, value in plain_ones.items()}
+    kept = {name: value for name, value in attributes.items() if not name.startswith("_last") and name != "lr_schedule"}
+    return {name: plain.encode(value) for name, value in kept.items() if plain.is_plain(value)}
 
 
 def check_class(archive: Archive, names: Collection[str], reads_sb3s_ppo: bool, converts: bool = False) -> None:
@@ -56,48 +52,54 @@ def check_class(archive: Archive, names: Collection[str], reads_sb3s_ppo: bool, 
     if missing:
         raise OtherClassError(archive.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
     if not (converts or reads_sb3s_ppo):
-        found = [name for package, name in CONTRIBS.items() if archive.policy_module.startswith(package)]
-        whose = f"sb3-contrib's {found[0]}" if found else "SB3's PPO"
-        raise OtherClassError(archive.name, DATA, f"is of {whose}, not of {own}; {how}")
+        raise OtherClassError(archive.name, DATA, f"is of SB3 or sb3-contrib, not of {own}; {how}")
 
 
-def read_pickled(archive: Archive, names: Iterable[str]) -> Values:
-    """Unpickle attributes. As in SB3, those whose class has changed since are left out with a warning."""
-    values: Values = {}
-    for name in names:
-        try:
-            values |= json_to_data(json.dumps({name: archive.data[name]}))
-        except Exception as error:  # The code in a pickle may raise anything.
-            fault = f"cannot be unpickled: {error!r}; pass custom_objects={{{name!r}: ...}} to replace it"
-            raise archive.error(name, fault) from error
-    return values
+def read_attributes(
+    archive: Archive, objects: Values, given: Collection[str], known: Collection[str], weights_only: bool
+) -> Values:
+    """Read the attributes in a file, from plain forms or else from pickles.
 
-
-def read_plain(archive: Archive, names: Iterable[str], known: Values) -> Values:
-    """Read attributes from their plain forms, or else take those that are known.
-
-    :raises PickledValueError: if one is neither, naming all of them
+    :param objects: values that replace those in the file
+    :param given: the names of attributes that are set anyway
+    :param known: the names of the attributes that a new model has
+    :param weights_only: whether to unpickle nothing
+    :raises DamagedFileError: if one cannot be read
+    :raises PickledValueError: with ``weights_only``, if the model needs values that are only pickled, naming them all
     """
     forms, values, refused = archive.note.get("plain", {}), Values(), []
-    for name in names:
-        if name in forms:
+    for name, value in archive.data.items():
+        if name in objects:
+            values[name] = objects[name]
+        elif name in forms:
             try:
                 values[name] = plain.decode(forms[name])
             except Exception as error:  # The form may be anything.
                 raise archive.error(NOTE, f"has a form of {name} that cannot be read: {error!r}") from error
-        elif name in known:
-            values[name] = known[name]
-        elif name not in EPISODES:
+        elif name not in archive.pickled:
+            values[name] = value
+        elif not weights_only:
+            values |= _unpickle(archive, name)
+        elif name in known and name not in {*given, *NOT_NEEDED}:
             refused.append(name)
     if not refused:
         return values
     examples = {**EXAMPLES, "policy_class": POLICIES.get(archive.policy_module, EXAMPLES["policy_class"])}
-    objects = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in refused)
+    shown = ", ".join(f"{name!r}: {examples.get(name, '...')}" for name in refused)
     or_env = ", or env for the spaces" if any(name.endswith("_space") for name in refused) else ""
     raise PickledValueError(
         f"{archive.name} contains pickled values, which weights_only=True does not unpickle: {', '.join(refused)}. "
-        f"Pass your own values for them, such as custom_objects={{{objects}}}{or_env}"
+        f"Pass your own values for them, such as custom_objects={{{shown}}}{or_env}"
     )
+
+
+def _unpickle(archive: Archive, name: str) -> Values:
+    """Unpickle an attribute. As in SB3, one whose class has changed since is left out with a warning."""
+    try:
+        return json_to_data(json.dumps({name: archive.data[name]}))
+    except Exception as error:  # The code in a pickle may raise anything.
+        fault = f"cannot be unpickled: {error!r}; pass custom_objects={{{name!r}: ...}} to replace it"
+        raise archive.error(name, fault) from error
 
 
 def check_masks(archive: Archive, policy: str | type) -> None:

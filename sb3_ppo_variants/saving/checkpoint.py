@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback
@@ -29,6 +29,7 @@ from sb3_ppo_variants.saving.plain import Values
 
 MODEL = "model.zip"
 STATE = "state.json"
+NORMALIZATION = "vecnormalize"
 HASHES = "SHA256SUMS"
 # Arguments of the constructor whose attributes have other names.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
@@ -65,22 +66,17 @@ class Checkpoint:
     @classmethod
     def read(cls, folder: Path) -> "Checkpoint":
         """Read a checkpoint, and raise a :class:`DamagedFileError` if one of its files is missing or damaged."""
-
-        def read(name: str, expected: str | None) -> bytes:
-            try:
-                content = (folder / name).read_bytes()
-            except OSError as error:
-                raise DamagedFileError(str(folder), name, f"cannot be read: {error}") from error
-            if expected is not None and sha256(content) != expected:
+        try:
+            lines = (folder / HASHES).read_text(errors="replace").splitlines()
+            hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
+            contents = {name: (folder / name).read_bytes() for name in {MODEL, STATE, *hashes}}
+        except (OSError, ValueError) as error:  # Damage to the hashes may name any file.
+            raise DamagedFileError(str(folder), "the checkpoint", f"cannot be read: {error}") from error
+        for name, content in contents.items():
+            if sha256(content) != hashes.get(name):
                 raise DamagedFileError(str(folder), name, "is not what was saved")
-            return content
-
-        lines = read(HASHES, None).decode(errors="replace").splitlines()
-        hashes = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
-        read(MODEL, hashes.get(MODEL, ""))
-        values = plain.decode(json.loads(read(STATE, hashes.get(STATE, ""))))
-        names = _name_normalizations(values.pop("n_normalizations"))
-        return cls(folder, normalizations=[read(name, hashes.get(name, "")) for name in names], **values)
+        normalizations = [contents[name] for name in hashes if name.startswith(NORMALIZATION)]
+        return cls(folder, normalizations=normalizations, **plain.decode(json.loads(contents[STATE])))
 
     def write(self, save: Callable[[Path], None]) -> None:
         """Write the checkpoint, so that it appears complete or not at all.
@@ -95,16 +91,15 @@ class Checkpoint:
                     "end one of them, or choose another folder for it"
                 )
             shutil.rmtree(self.folder)
-        names = _name_normalizations(len(self.normalizations))
-        values = {**asdict(self), "n_normalizations": len(names)}
-        del values["folder"], values["normalizations"]
+        values = {name: value for name, value in vars(self).items() if name not in ("folder", "normalizations")}
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.folder) as folder:
             folder.mkdir()
             save(folder / MODEL)
             (folder / STATE).write_text(json.dumps(plain.encode(values)))
-            for name, content in zip(names, self.normalizations, strict=True):
-                (folder / name).write_bytes(content)
+            for i, content in enumerate(self.normalizations):
+                # SB3 reads the first file, which belongs to the outermost wrapper.
+                (folder / (f"{NORMALIZATION}_{i:03d}.pkl" if i else f"{NORMALIZATION}.pkl")).write_bytes(content)
             hashes = [f"{sha256(file.read_bytes())}  {file.name}\n" for file in sorted(folder.iterdir())]
             (folder / HASHES).write_text("".join(hashes))
         for left in self.folder.parent.glob(".step_*.tmp"):  # By a job that was killed.
@@ -212,11 +207,6 @@ def describe_arguments(model: OnPolicyAlgorithm) -> dict[str, str]:
 def get_records(logger: Logger) -> list[Values]:
     """Get the three dictionaries of what is recorded but not yet written to the log."""
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
-
-
-def _name_normalizations(number: int) -> list[str]:
-    # SB3 reads the first file, which belongs to the outermost wrapper.
-    return [f"vecnormalize_{i}.pkl" if i > 0 else "vecnormalize.pkl" for i in range(number)]
 
 
 def name_step(step: int) -> str:

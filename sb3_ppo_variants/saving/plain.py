@@ -61,8 +61,8 @@ def decode(value: Any) -> Any:
     return make(**parts)
 
 
-# The modules whose policies, buffers, extractors, activations and optimizers a file may name. They are imported when a
-# file names one of their classes.
+# The modules whose policies, buffers, extractors, activations and optimizers a file may name, if they are derived from
+# one of the bases. They are imported when a file names one of their classes.
 MODULES = {
     "stable_baselines3.common.buffers",
     "stable_baselines3.common.policies",
@@ -76,23 +76,20 @@ MODULES = {
     "torch.nn.modules.activation",
     *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
 }
-# A class in them counts only if it is derived from one of these.
 NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
-def _find_class(name: str) -> type:
-    module, _, attribute = name.rpartition(".")
-    cls = getattr(import_module(module), attribute, None) if module in MODULES else None
-    if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES):
-        raise ValueError(f"{name} is not a class that a file may name")
-    return cls
-
-
 def _get_name(cls: type) -> Values:
-    name = f"{cls.__module__}.{cls.__qualname__}"
     if cls.__module__ not in MODULES or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
-        raise NotPlainError(f"the class {name} has no plain form")
-    return {"name": name}
+        raise NotPlainError(f"the class {cls.__qualname__} of {cls.__module__} has no plain form")
+    return {"module": cls.__module__, "name": cls.__qualname__}
+
+
+def _find_class(module: str, name: str) -> type:
+    cls = getattr(import_module(module), name) if module in MODULES else None
+    if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES):
+        raise ValueError(f"{name} of {module} is not a class that a file may name")
+    return cls
 
 
 def _get_array(array: np.ndarray) -> Values:
@@ -108,40 +105,47 @@ def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
 
 
-def _get_items(value: Any) -> Values:
-    return {"items": list(value)}
+def _get_box(space: spaces.Box) -> Values:
+    return {"low": space.low, "high": space.high}
 
 
-def _get_pairs(value: Any) -> Values:
-    return {"items": [[key, item] for key, item in value.items()]}
-
-
-def _get_attributes(*names: str) -> Callable[[object], Values]:
-    return lambda value: {name: getattr(value, name) for name in names}
+def _get_choices(space: spaces.MultiDiscrete) -> Values:
+    return {"nvec": space.nvec, "start": space.start}
 
 
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
-    "tuple": (tuple, _get_items, lambda items: tuple(items)),
-    "dict": (dict, _get_pairs, lambda items: dict(items)),
-    "deque": (deque, lambda d: {**_get_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
+    "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
+    "dict": (dict, lambda value: {"items": [[key, item] for key, item in value.items()]}, lambda items: dict(items)),
+    "deque": (
+        deque,
+        lambda value: {"items": [*value], "maxlen": value.maxlen},
+        lambda items, maxlen: deque(items, maxlen),
+    ),
     "class": (type, _get_name, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _get_array, _make_array),
-    "Box": (spaces.Box, _get_attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
-    "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
+    "Box": (spaces.Box, _get_box, lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
-        _get_attributes("nvec", "start"),
+        _get_choices,
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
-    "MultiBinary": (spaces.MultiBinary, _get_attributes("n"), spaces.MultiBinary),
-    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
-    "Tuple": (spaces.Tuple, lambda space: _get_items(space.spaces), lambda items: spaces.Tuple(items)),
-    "FloatSchedule": (FloatSchedule, _get_attributes("value_schedule"), FloatSchedule),
-    "ConstantSchedule": (ConstantSchedule, _get_attributes("val"), ConstantSchedule),
-    "LinearSchedule": (LinearSchedule, _get_attributes("start", "end", "end_fraction"), LinearSchedule),
 }
+
+
+def _register(cls: type, *names: str) -> None:
+    """Register a class whose instances are made of the attributes with these names."""
+    WORDS[cls.__name__] = (cls, lambda value: {name: getattr(value, name) for name in names}, cls)
+
+
+_register(spaces.Discrete, "n", "start")
+_register(spaces.MultiBinary, "n")
+_register(spaces.Dict, "spaces")
+_register(spaces.Tuple, "spaces")
+_register(FloatSchedule, "value_schedule")
+_register(ConstantSchedule, "val")
+_register(LinearSchedule, "start", "end", "end_fraction")
 
 
 def register_plain(*classes: type) -> None:
@@ -151,4 +155,4 @@ def register_plain(*classes: type) -> None:
     with a plain form for each field.
     """
     for cls in classes:
-        WORDS[cls.__name__] = (cls, _get_attributes(*(field.name for field in fields(cls))), cls)
+        _register(cls, *(field.name for field in fields(cls)))

@@ -9,7 +9,7 @@ import torch as th
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, assert_same_policy, noise_envs, save
+from helpers import BOX, VARIANTS, assert_same_policy, noise_envs, save
 from sb3_ppo_variants import (
     ArgumentError,
     DamagedFileError,
@@ -98,13 +98,6 @@ def test_an_objective_of_ones_own() -> None:
         PPOCustom.from_ppo(file)
 
 
-class MakesIt(PPOCustom):
-    """Makes its objective of an argument that it does not keep."""
-
-    def __init__(self, *args: Any, eps: float = 0.2, **kwargs: Any):
-        super().__init__(*args, objective=Clipped(eps), **kwargs)
-
-
 class KeepsIt(PPOCustom):
     """Makes the objective of each update of an argument that it keeps."""
 
@@ -117,12 +110,8 @@ class KeepsIt(PPOCustom):
 
 
 def test_arguments_of_a_class_of_ones_own() -> None:
-    source = trained()
-    kept: Any = KeepsIt.from_ppo(source, eps=0.9)
+    kept: Any = KeepsIt.from_ppo(trained(), eps=0.9)
     assert kept._objective() == Clipped(0.9)
-    assert MakesIt.from_ppo(source, objective=Clipped(0.9))._objective() == Clipped(0.9)
-    with pytest.raises(ArgumentError, match=r"^MakesIt has no argument 'eps' \(=0.9\) that can be set"):
-        MakesIt.from_ppo(source, eps=0.9)
 
 
 def test_without_unpickling() -> None:
@@ -135,24 +124,14 @@ def test_without_unpickling() -> None:
 @pytest.mark.parametrize("variant", VARIANTS[1:])
 def test_files_with_another_objective_are_refused_by_load(variant: Any) -> None:
     theirs = trained()
-    match = rf"BytesIO: data is of SB3's PPO, not of {variant.__name__}; .*{variant.__name__}\.from_ppo\(\)"
-    with pytest.raises(OtherClassError, match=match):
+    how = rf"; .*{variant.__name__}\.from_ppo\(\)"
+    with pytest.raises(OtherClassError, match=f"data is of SB3 or sb3-contrib, not of {variant.__name__}{how}"):
         variant.load(save(theirs))
-    match = rf"says that this is a PPOClip, not a {variant.__name__}; .*from_ppo\(\)"
-    with pytest.raises(OtherClassError, match=match):
+    with pytest.raises(OtherClassError, match=f"says that this is a PPOClip, not a {variant.__name__}{how}"):
         variant.load(save(trained(PPOClip)))
     ours = variant("MlpPolicy", noise_envs(BOX), policy_kwargs=HYPERPARAMETERS["policy_kwargs"])
     ours.set_parameters(save(theirs))
     assert th.equal(ours.policy.action_net.weight, theirs.policy.action_net.weight)
-
-
-@pytest.mark.parametrize("name", ["MaskablePPO", "RecurrentPPO"])
-def test_files_of_sb3_contrib_with_another_objective(name: str) -> None:
-    cls = getattr(pytest.importorskip("sb3_contrib"), name)
-    policy = "MlpLstmPolicy" if name == "RecurrentPPO" else "MlpPolicy"
-    file = save(cls(policy, noise_envs(ACTION_SPACES["Discrete"]), device="cpu"))
-    with pytest.raises(OtherClassError, match=f"is of sb3-contrib's {name}, not of PPOFixedKL"):
-        PPOFixedKL.load(file)
 
 
 class First(PPOClip):

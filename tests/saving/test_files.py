@@ -4,24 +4,22 @@ import io
 import os
 import random
 import warnings
-import zipfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
 from masked_envs import MULTI, masked_envs
-from recurrence import ragged_envs, small_recurrent
+from recurrence import ragged_envs
 from resuming import KINDS, of_kind
 from stable_baselines3 import PPO
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
-from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped, SeparateUpdates
+from helpers import BOX, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.objectives import Unclipped
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
 
@@ -32,53 +30,25 @@ def at_times(schedule: Any) -> list[float]:
     return [FloatSchedule(schedule)(progress) for progress in (1, 0.3, 0)]
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
-    assert_same_policy(ours, theirs)
-    assert list(ours.ep_info_buffer) == list(theirs.ep_info_buffer)
-    for name, value in vars(theirs).items():
-        if isinstance(value, bool | int | float | str | spaces.Space):
-            assert getattr(ours, name) == value, name
-        elif isinstance(value, FloatSchedule) or name == "learning_rate":
-            assert at_times(getattr(ours, name)) == at_times(value)
-
-
-def assert_comes_back(model: Any, env: Any, weights_only: bool, request: pytest.FixtureRequest) -> None:
-    model.learn(64)
-    if weights_only:
-        request.getfixturevalue("nothing_is_unpickled")
-    loaded = type(model).load(save(model), device="cpu", weights_only=weights_only)
-    assert_same(loaded, model)
-    loaded.set_env(env)
-    assert loaded.learn(32, reset_num_timesteps=False).num_timesteps > model.num_timesteps
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("weights_only", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_model_comes_back(kind: str, weights_only: bool, request: pytest.FixtureRequest) -> None:
     make_env, make_model = of_kind(kind)
-    assert_comes_back(make_model(), make_env(), weights_only, request)
-
-
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "schedules": {"learning_rate": LinearSchedule(1e-3, 1e-4, 0.5), "clip_range": LinearSchedule(0.2, 0.1, 1.0)},
-    "an optimizer": {"policy_kwargs": {"optimizer_class": th.optim.RMSprop, "optimizer_kwargs": {"alpha": 0.9}}},
-    "a buffer": {"rollout_buffer_class": RolloutBuffer},
-    "a clipped value function": {"clip_range_vf": 0.3, "ent_coef": 0.01},
-    "a number of numpy": {"gamma": np.float64(0.9)},
-    "images": {"env": lambda: noise_envs(BOX, IMAGE)},
-    "dictionaries": {"env": lambda: noise_envs(BOX, DICT)},
-}
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-@pytest.mark.parametrize("variant", [PPOClip])
-def test_arguments_come_back(variant: Any, arguments: str, weights_only: bool, request: pytest.FixtureRequest) -> None:
-    given = dict(ARGUMENTS[arguments])
-    make_env = given.pop("env", lambda: noise_envs(BOX))
-    assert_comes_back(small(variant, make_env(), **given), make_env(), weights_only, request)
+    model = make_model().learn(64)
+    if weights_only:
+        request.getfixturevalue("nothing_is_unpickled")
+    loaded = PPOClip.load(save(model), device="cpu", weights_only=weights_only)
+    assert loaded.policy_class is model.policy_class
+    th.testing.assert_close(loaded.get_parameters(), model.get_parameters(), rtol=0, atol=0)
+    assert list(loaded.ep_info_buffer or ()) == list(model.ep_info_buffer)
+    for name, value in vars(model).items():
+        if isinstance(value, bool | int | float | str | spaces.Space):
+            assert getattr(loaded, name) == value, name
+        elif isinstance(value, FloatSchedule) or name == "learning_rate":
+            assert at_times(getattr(loaded, name)) == at_times(value)
+    loaded.set_env(make_env())
+    assert loaded.learn(32, reset_num_timesteps=False).num_timesteps > model.num_timesteps
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -159,17 +129,6 @@ def test_a_number_of_steps_that_is_no_integer() -> None:
         assert (loaded._total_timesteps, loaded.num_timesteps) == (1e2, 128)
 
 
-def test_beta_is_state_that_load_restores() -> None:
-    model = small(PPOAdaptiveKL, kl_coef=2.0, desired_kl=10.0).learn(32 * 3)
-    assert model.kl_coef == 0.25
-    for given, kl_coef in (({}, 0.25), ({"kl_coef": 8.0}, 8.0), ({"desired_kl": 0.02}, 0.25)):
-        loaded = PPOAdaptiveKL.load(save(model), env=noise_envs(BOX), **cast(Any, given))
-        assert (loaded.kl_coef, loaded.desired_kl) == (kl_coef, given.get("desired_kl", 10.0))
-    loaded.desired_kl = 10.0
-    loaded.learn(32, reset_num_timesteps=False)
-    assert loaded.kl_coef == 0.125
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_load_as_rl_zoo_does_for_enjoyment(variant: Any) -> None:
     custom_objects = {"learning_rate": 0.0, "lr_schedule": lambda _: 0.0, "clip_range": lambda _: 0.0}
@@ -213,20 +172,6 @@ def test_arguments_whose_attributes_differ_from_them(weights_only: bool) -> None
     assert type(PPOClip.load(file, weights_only=weights_only, policy_class="MlpPolicy").policy) is ActorCriticPolicy
 
 
-@pytest.mark.parametrize("weights_only", [False, True])
-def test_a_second_optimizer(weights_only: bool) -> None:
-    def moments(of: Any) -> th.Tensor:
-        return of.get_parameters()["value_optimizer"]["state"][0]["exp_avg"]
-
-    model, other = small(PPOClip, updates=SeparateUpdates()).learn(64), small(PPOClip, updates=SeparateUpdates())
-    file = save(model)
-    assert "value_optimizer.pth" in zipfile.ZipFile(file).namelist()
-    other.set_parameters(file)
-    loaded: Any = PPOClip.load(file, weights_only=weights_only, updates={"policy_epochs": 3})
-    assert moments(model).any() and loaded.updates.policy_epochs == 3
-    assert th.equal(moments(loaded), moments(model)) and th.equal(moments(other), moments(model))
-
-
 @pytest.mark.parametrize(
     ("name", "of_file", "value"),
     [
@@ -244,25 +189,16 @@ def test_arguments_that_need_other_networks(name: str, of_file: Any, value: Any)
             make(file, **{name: value})
 
 
-def test_schedules_of_the_objective() -> None:
-    file = save(small(PPOFixedKL, clip_range=LinearSchedule(0.2, 0.1, 1.0), kl_coef=LinearSchedule(4.0, 0.0, 1.0)))
-    loaded: Any = PPOFixedKL.load(file)
-    assert (loaded.clip_range(0.5), loaded.kl_coef(0.5)) == (pytest.approx(0.15), pytest.approx(2.0))
-
-
+@pytest.mark.filterwarnings("ignore:Path .* does not exist. Will create it")  # SB3 says so.
 def test_names_are_those_of_sb3(tmp_path: Path) -> None:
     names = []
     for cls in (PPO, PPOClip):
         model, folder = small(cls), tmp_path / cls.__name__
-        with pytest.warns(UserWarning, match="does not exist. Will create it"):
-            model.save(folder / "a")
+        model.save(folder / "a")
         model.save(str(folder / "b.zip"))
         model.save(folder / "c.model")
-        (folder / "d.zip").mkdir()
-        with pytest.warns(UserWarning, match="is a folder. Will save instead to"):
-            model.save(folder / "d")
         names.append(sorted(os.listdir(folder)))
-    assert names[0] == names[1] == ["a.zip", "b.zip", "c.model", "d.zip", "d.zip_2"]
+    assert names[0] == names[1] == ["a.zip", "b.zip", "c.model"]
 
 
 def test_files_that_are_open(tmp_path: Path) -> None:
@@ -288,16 +224,3 @@ def test_loading_leaves_the_random_generators_alone(reseed: bool) -> None:
     set_random_state(state)
     PPOClip.load(file, env=noise_envs(BOX), reseed=reseed)
     assert (drawn() == expected) is not reseed
-
-
-def test_the_memory_of_an_lstm_is_that_of_the_saved_model() -> None:
-    model = small_recurrent(PPOClip).learn(48)
-    loaded = PPOClip.load(save(model), ragged_envs(), "cpu")
-    envs, states = ragged_envs(), [None, None]
-    observations = envs.reset()
-    for step in range(4):
-        starts = np.full(3, step == 0)
-        acted = [one.predict(observations, s, starts, True) for one, s in zip((model, loaded), states, strict=True)]
-        states = [state for _, state in acted]
-        np.testing.assert_array_equal(acted[0][0], acted[1][0])
-        observations = envs.step(acted[0][0])[0]

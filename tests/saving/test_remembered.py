@@ -1,7 +1,5 @@
 """SB3's callbacks keep their counts and their state when a run is resumed."""
 
-import inspect
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from resuming import KillAt, Killed, assert_exact, pendulums
-from stable_baselines3.common import callbacks as stock
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -26,7 +23,6 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from helpers import VARIANTS, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.state import REMEMBERED
 
 
 def evaluation(folder: Path | None = None, env: VecEnv | None = None, **arguments: Any) -> EvalCallback:
@@ -160,18 +156,3 @@ def test_callbacks_that_come_and_go(tmp_path: Path) -> None:
     model.learn(64, callback=[*alike, ExactCheckpointCallback(64, tmp_path), new], reset_num_timesteps=False)
     assert new.n_calls == alike[0].n_calls == 96 + 32
     assert alike[1].n_calls == 32  # The checkpoint contains only one such callback.
-
-
-def test_every_callback_of_sb3_is_thought_of() -> None:
-    """All attributes that their methods set are covered, except arguments and those reset when training begins."""
-    made_anew = {"num_timesteps", "locals", "globals", "model", "parent", "pbar", "_is_success_buffer", "callbacks"}
-    made_anew |= {"_total_max_episodes"}
-    set_somewhere = set()
-    for cls in vars(stock).values():
-        if inspect.isclass(cls) and issubclass(cls, BaseCallback):
-            names = set(re.findall(r"\bself\.(\w+)(?:: .*)? \+?= |\bself\.(\w+)\.append\(", inspect.getsource(cls)))
-            arguments = {name for base in cls.__mro__ for name in inspect.signature(base).parameters}
-            own = {name for pair in names for name in pair if name} - arguments - made_anew
-            assert own <= {name for base in cls.__mro__ for name in REMEMBERED.get(base, ())}, cls
-            set_somewhere |= own
-    assert set_somewhere == {name for names in REMEMBERED.values() for name in names}

@@ -1,7 +1,5 @@
 """A run that is interrupted and resumed gives exactly the results of an uninterrupted run."""
 
-import argparse
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from masked_envs import MULTI, masked_envs
-from resuming import KINDS, KillAt, Killed, assert_exact, exact, of_kind, pendulums, run, state
+from resuming import KINDS, assert_exact, exact, of_kind, pendulums, run, state
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -76,12 +74,11 @@ ENVIRONMENTS: dict[str, Any] = {
     "ALE's": lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2),
     "lives of Atari": atari,
 }
-SLOW = ("masked workers", "ALE's", "lives of Atari")
+SLOW = pytest.mark.slow
+LONG = ("masked workers", "ALE's", "lives of Atari")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ENVIRONMENTS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) if name in LONG else name for name in ENVIRONMENTS])
 def test_environments_and_wrappers(name: str, tmp_path: Path) -> None:
     more: dict[str, Any] = {"policy": "MaskableMlpPolicy"} if "masked" in name else {}
     if name in ("ALE's", "lives of Atari"):
@@ -89,8 +86,10 @@ def test_environments_and_wrappers(name: str, tmp_path: Path) -> None:
     exact(PPOClip, ENVIRONMENTS[name], tmp_path, **more)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv, SafeSubprocVecEnv])
+@pytest.mark.parametrize(
+    "vec_env_cls",
+    [DummyVecEnv, pytest.param(SubprocVecEnv, marks=SLOW), pytest.param(SafeSubprocVecEnv, marks=SLOW)],
+)
 def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, tmp_path: Path) -> None:
     """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""
     pytest.importorskip("Box2D")
@@ -171,51 +170,3 @@ def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(th.cuda, "device_count", lambda: 0)
     with pytest.warns(UserWarning, match="There is no cuda:0"):
         set_random_state({**get_random_state(), "cuda": [np.zeros(16, np.uint8)]})
-
-
-ZOO: dict[str, Any] = {
-    "n_envs": 2,
-    "normalize": True,
-    "frame_stack": 2,
-    "n_timesteps": 200,
-    "policy": "MlpPolicy",
-    "n_steps": 16,
-    "batch_size": 16,
-    "learning_rate": "lin_1e-3",
-}
-
-
-@pytest.mark.slow
-def test_a_run_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_zoo3 import exp_manager
-
-    monkeypatch.setitem(exp_manager.ALGOS, "ppo_clip", PPOClip)
-
-    def experiment(name: str) -> tuple[Any, Any]:
-        folder = tmp_path / name
-        callback = {"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": str(folder / "ckpt")}}
-        config = tmp_path / f"{name}.yml"  # JSON is YAML.
-        config.write_text(json.dumps({"Pendulum-v1": {**ZOO, "callback": callback}}))
-        arguments: dict[str, Any] = {
-            "config": str(config),
-            "seed": 1,
-            "eval_freq": -1,
-            "device": "cpu",
-            "log_interval": 1,
-        }
-        names = argparse.Namespace(algo="ppo_clip", env="Pendulum-v1")
-        manager = exp_manager.ExperimentManager(names, "ppo_clip", "Pendulum-v1", str(folder), **arguments)
-        made = manager.setup_experiment()
-        assert made is not None
-        return manager, made[0]
-
-    manager, whole = experiment("whole")
-    manager.learn(whole)
-    manager, cut = experiment("cut")
-    manager.callbacks.append(KillAt(150))
-    with pytest.raises(Killed):
-        manager.learn(cut)
-    manager, new = experiment("cut")
-    model = PPOClip.resume(tmp_path / "cut" / "ckpt", new.env, device="cpu")
-    model.learn(model.remaining_timesteps, callback=manager.callbacks, reset_num_timesteps=False)
-    assert state(model) == state(whole)

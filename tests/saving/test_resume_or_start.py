@@ -1,5 +1,10 @@
 """A script that is submitted repeatedly continues where it stopped."""
 
+import multiprocessing
+import os
+import random
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +13,7 @@ from resuming import KillAt, Killed, pendulums, state, steps
 from scipy.interpolate import interp1d
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import VecNormalize
-from torch import nn
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from helpers import VARIANTS, small
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
@@ -19,8 +23,9 @@ from sb3_ppo_variants.saving.checkpoint import Checkpoint
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
 
-def start(cls: Any, folder: Path, policy: Any = "MlpPolicy", **more: Any) -> Any:
-    return cls.resume_or_start(folder, policy, VecNormalize(pendulums()), **{**ARGUMENTS, **more})
+def start(cls: Any, folder: Path, policy: Any = "MlpPolicy", workers: Any = DummyVecEnv, **more: Any) -> Any:
+    env = VecNormalize(pendulums(workers, **({} if workers is DummyVecEnv else {"start_method": "fork"})))
+    return cls.resume_or_start(folder, policy, env, **{**ARGUMENTS, **more})
 
 
 def submitted(cls: Any, folder: Path, others: Any = (), total: float = 200, **more: Any) -> Any:
@@ -41,6 +46,36 @@ def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
     again = submitted(variant, tmp_path / "cut", [KillAt(1)])  # There is nothing left to do.
     assert state(again) == state(whole)
     assert steps(tmp_path / "cut")[-1] == "step_000000224"
+
+
+def job(folder: Path, workers: Any) -> None:
+    """Run the script in a process group of its own."""
+    os.setpgrp()
+    submitted(PPOClip, folder, total=2000, workers=workers)
+
+
+def newest(folder: Path) -> int:
+    return max((int(path.name.removeprefix("step_")) for path in folder.glob("step_*")), default=-1)
+
+
+@pytest.mark.parametrize("workers", [DummyVecEnv, SubprocVecEnv])
+def test_jobs_that_are_killed(workers: Any, tmp_path: Path) -> None:
+    whole, folder = submitted(PPOClip, tmp_path / "whole", total=2000, workers=workers), tmp_path / "cut"
+    moments = random.Random(workers.__name__)
+    for reached in (0, 300, 800, 1200):
+        process = multiprocessing.get_context("fork").Process(target=job, args=(folder, workers))
+        process.start()
+        while newest(folder) < reached:
+            assert process.is_alive()
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.05))
+        os.killpg(process.pid or 0, signal.SIGKILL)  # The workers too, as a crash of the machine would.
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    cut = submitted(PPOClip, folder, total=2000, workers=workers)
+    assert state(cut) == state(whole)
+    cut.env.close()
+    whole.env.close()
 
 
 def falling(progress: float) -> float:
@@ -113,22 +148,6 @@ def test_what_may_be_another(tmp_path: Path) -> None:
     others["policy_kwargs"] = {"ortho_init": False, "net_arch": [8]}  # In another order.
     model = submitted(PPOClip, tmp_path / "ckpt", **others)
     assert (model.verbose, model.tensorboard_log) == (1, others["tensorboard_log"])
-
-
-class Taught(PPOClip):
-    """Has an argument that is called, but is no schedule."""
-
-    def __init__(self, *args: Any, teacher: Any = None, **arguments: Any):
-        self.teacher = teacher
-        super().__init__(*args, **arguments)
-
-
-@pytest.mark.parametrize("teacher", [nn.Linear(4, 2), max, lambda one, two: one])
-def test_arguments_that_are_no_schedules(teacher: Any, tmp_path: Path) -> None:
-    submitted(Taught, tmp_path, total=32, teacher=teacher)
-    assert start(Taught, tmp_path, teacher=teacher).teacher is not None
-    with pytest.raises(ArgumentError, match=r"^teacher=None, but the run"):
-        start(Taught, tmp_path)
 
 
 @pytest.mark.parametrize("total", [-5, float("nan"), "64", True, None])
