@@ -18,7 +18,7 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.autoreset import check_new_game, collect_info, copy_rows, count_rows, end_of_episode, per_env
+from sb3_ppo_variants.envs.autoreset import collect_info, copy_rows, count_rows, end_of_episode, per_env
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.envs.workers import ended_worker
 from sb3_ppo_variants.errors import ArgumentError
@@ -143,8 +143,6 @@ class GymnasiumVecEnv(VecEnv):
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
             for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
-                if terminated[i]:
-                    check_new_game(self.env, infos[i], self.reset_infos[i], reset_info)
                 self.reset_infos[i] = reset_info
         for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut_off

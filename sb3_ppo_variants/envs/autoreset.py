@@ -7,7 +7,6 @@ episode, and has the last observation of the old one in its info. For gymnasium'
 https://farama.org/Vector-Autoreset-Mode.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from operator import setitem
@@ -36,13 +35,6 @@ LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, becau
 RESETS_ALL = "can only reset all environments at once: use SB3's"
 # gymnasium refuses these in SAME_STEP too, but only if the metadata says that this is the mode.
 UNCHANGED_END = "does not change infos['final_obs']: use another autoreset mode, or wrap the single environments"
-
-# ALE's AtariVectorEnv can report a lost life as the end of a game. With episodic_life, a new game then begins. With
-# life_loss_info, the game continues and must not be reset.
-INSTEAD = "make_ale_vec_env, whose terminal_on_life_loss ends an episode with each life and continues the game"
-LIFE_LOSS_REFUSED = (
-    f"env must not be made with life_loss_info=True, which reports the end of games that continue: use {INSTEAD}"
-)
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -165,11 +157,8 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
     """Choose the function that handles the end of an episode.
 
     :param mode: the autoreset mode of ``env``, if it does not declare one
-    :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper, or if the
-        environment was created with ``life_loss_info`` and its spec says so
+    :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper
     """
-    if _is_ale(env) and env.unwrapped.spec is not None and env.unwrapped.spec.kwargs.get("life_loss_info"):
-        raise ArgumentError(LIFE_LOSS_REFUSED)
     known = _mode(env, mode)
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
@@ -221,25 +210,3 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         )
     return modes.pop()
-
-
-def check_new_game(env: VectorEnv, last: Info, old: Info, new: Info) -> None:
-    """Check that a new game has begun.
-
-    :param last: info of the old game's last step
-    :param old: info of the reset that began the old game
-    :param new: info of the reset that should have begun a new game
-    :raises ArgumentError: if the infos show that the old game continues
-    """
-    if not _is_ale(env):
-        return
-    first_frames = {info["frame_number"] - info["episode_frame_number"] for info in (old, new)}
-    if len(first_frames) == 1:
-        raise ArgumentError(LIFE_LOSS_REFUSED)
-    if last.get("lives", 0) > 0 and env.unwrapped.spec is None:
-        # The infos cannot tell episodic_life from life_loss_info.
-        warnings.warn(f"A new game started when a life was lost. To continue the same game, use {INSTEAD}.")
-
-
-def _is_ale(env: VectorEnv) -> bool:
-    return type(env.unwrapped).__name__ == "AtariVectorEnv"

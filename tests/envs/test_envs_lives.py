@@ -1,13 +1,11 @@
-"""Lost lives end episodes while games continue, or are refused."""
+"""Lost lives end episodes while games continue."""
 
-import warnings
 from typing import Any
 
 import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
-from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
@@ -17,41 +15,6 @@ from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, VecEpisodicLife
 
 gym.register_envs(ale_py)
-
-
-def lose_a_life(**arguments: Any) -> dict[str, Any]:
-    """Play Breakout without moving after launching the ball, and return the info of the reset after a lost life."""
-    venv = GymnasiumVecEnv(AtariVectorEnv("breakout", 2, noop_max=1, stack_num=1, **arguments))
-    venv.reset()
-    for action in [1, *[0] * 50]:
-        dones = venv.step(np.full(2, action))[2]
-        if dones.any():
-            return venv.reset_infos[0]
-    raise AssertionError("no life was lost")
-
-
-def test_a_lost_life_that_is_no_new_game() -> None:
-    with pytest.raises(ArgumentError, match=r"life_loss_info=True, .*: use make_ale_vec_env, whose terminal_on"):
-        lose_a_life(life_loss_info=True, autoreset_mode="SameStep")
-    with pytest.raises(ArgumentError, match="must not be made with life_loss_info=True"):
-        GymnasiumVecEnv(gym.make_vec("ALE/Breakout-v5", 2, life_loss_info=True))
-
-
-def test_a_lost_life_that_may_be_a_new_game() -> None:
-    """Only with episodic_life does the environment itself begin a new game, but the infos do not show it."""
-    for argument in ("life_loss_info", "episodic_life"):
-        with pytest.warns(UserWarning, match="use make_ale_vec_env, whose terminal_on_life_loss"):
-            assert lose_a_life(**{argument: True})["lives"] == 5
-
-
-def test_a_lost_life_that_is_a_new_game() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert lose_a_life(episodic_life=True, autoreset_mode="SameStep")["lives"] == 5
-        venv = GymnasiumVecEnv(gym.make_vec("ALE/Breakout-v5", 2, episodic_life=True, noop_max=1))
-        venv.reset()
-        n_lost = sum(int(venv.step(np.full(2, action))[2].sum()) for action in [1, *[0] * 50] * 2)
-        assert n_lost >= 2
 
 
 class LosesALifeAtTheLimit(gym.Env):
