@@ -18,7 +18,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
+from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
 from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
@@ -32,8 +32,10 @@ from sb3_ppo_variants.layout import map_parts
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
 
-# The largest timeout: the system takes milliseconds as a signed 32-bit integer.
-LONGEST_TIMEOUT = 2e6
+# The system takes milliseconds as a signed 32-bit integer.
+TIMEOUT = Rule(
+    "seconds > 0 and at most two million", lambda value: POSITIVE.accepts(value) and cast(float, value) <= 2e6
+)
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
@@ -69,9 +71,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         timeout: float | None = None,
         n_workers: int | None = None,
     ):
-        POSITIVE.or_none().check("timeout", timeout)
-        if timeout is not None and timeout > LONGEST_TIMEOUT:
-            raise ArgumentError(f"timeout={timeout!r} must be at most {LONGEST_TIMEOUT:g} seconds; None waits forever")
+        TIMEOUT.or_none().check("timeout", timeout)
         COUNT.or_none().check("n_workers", n_workers)
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")

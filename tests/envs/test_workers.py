@@ -214,8 +214,10 @@ def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
 
 NOISE = partial(NoiseEnv, BOX)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *(({"timeout": each}, r"timeout=.*; None waits forever|timeout=.* is not allowed") for each in (1e7, 10**400)),
-    *(({"timeout": each}, r"timeout=.* is not allowed; allowed: a finite number > 0, or None") for each in (0, "5")),
+    *(
+        ({"timeout": each}, "timeout=.* is not allowed; allowed: seconds > 0 and at.*, or None")
+        for each in (1e7, 0, "5")
+    ),
     ({"n_workers": 0}, r"n_workers=.* is not allowed"),
     ({"env_fns": []}, r"env_fns=\[\] is not allowed; allowed: a list of at least one function"),
     ({"env_fns": [NoiseEnv(BOX)]}, r"env_fns=.* is not allowed; allowed: .*each of which creates an env"),
