@@ -2,46 +2,29 @@
 
 import mmap
 import os
+from collections.abc import Sequence
 from itertools import accumulate
-from operator import setitem
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from sb3_ppo_variants.layout import AnySpace, map_parts, parts_of, structure_of
+from sb3_ppo_variants.layout import AnySpace, parts_of
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
 CACHE_LINE = 64
-NUMBER_KINDS = "biuf"  # of NumPy's types: numbers
+# The types, with their shapes, of what each environment shares: an action, a reward, whether an episode has ended, and
+# the parts of an observation.
+SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
 
 
-class StepNumbers(NamedTuple):
-    """What some environments returned for a step, stacked, or the types of these arrays."""
-
-    observations: Any
-    rewards: Any
-    dones: Any
-
-
-class Contents(NamedTuple):
-    """The types, with their shapes, of what is shared for each environment."""
-
-    actions: np.dtype[Any]
-    numbers: StepNumbers
-
-
-def contents_of(observation_space: AnySpace, action_space: AnySpace) -> Contents | None:
+def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
     """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
-    for space in (action_space, *(part for _, part in parts_of(observation_space))):
-        if space.shape is None or space.dtype is None or space.dtype.kind not in NUMBER_KINDS:
-            return None
-    observations = map_parts(_type_of, structure_of(observation_space))
-    return Contents(_type_of(action_space), StepNumbers(observations, np.dtype(np.float32), np.dtype(bool)))
-
-
-def _type_of(space: AnySpace) -> np.dtype[Any]:
-    return np.dtype((space.dtype, space.shape))
+    spaces = [action_space, *(part for _, part in parts_of(observation_space))]
+    if any(space.shape is None or space.dtype is None or space.dtype.kind not in "biuf" for space in spaces):
+        return None
+    action, *observation = [np.dtype((space.dtype, space.shape)) for space in spaces]
+    return [action, np.dtype(np.float32), np.dtype(bool), *observation]
 
 
 class Block:
@@ -50,33 +33,33 @@ class Block:
     :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
     """
 
-    def __init__(self, memory: int, contents: Contents, n_envs: int):
-        shared = mmap.mmap(memory, sum(_sizes(contents, n_envs)))
-        offsets = accumulate(_sizes(contents, n_envs), initial=0)
-        arrays = map_parts(lambda dtype: np.ndarray(n_envs, dtype, shared, next(offsets)), contents)
-        self.actions, (self._observations, self._rewards, self._dones) = arrays
+    def __init__(self, memory: int, types: SharedTypes, n_envs: int):
+        sizes = _sizes(types, n_envs)
+        shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
+        arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
+        self.actions, *self._results = arrays
 
     def takes(self, actions: object) -> bool:
         """Whether the actions are an array of the shape and type of :attr:`actions`."""
         own = self.actions
         return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
 
-    def put(self, rows: slice, numbers: StepNumbers) -> None:
-        """Write what the environments of some rows returned."""
-        self._rewards[rows], self._dones[rows] = numbers.rewards, numbers.dones
-        map_parts(lambda array, new: setitem(array, rows, new), self._observations, numbers.observations)
+    def put(self, rows: slice, results: Sequence[np.ndarray]) -> None:
+        """Write the rewards, ends and parts of observations of some environments."""
+        for array, new in zip(self._results, results, strict=True):
+            array[rows] = new
 
-    def take(self) -> StepNumbers:
+    def take(self) -> list[np.ndarray]:
         """Take a copy of what all environments returned."""
-        return StepNumbers(map_parts(np.ndarray.copy, self._observations), self._rewards.copy(), self._dones.copy())
+        return [array.copy() for array in self._results]
 
 
-def _sizes(contents: Contents, n_envs: int) -> list[int]:
+def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
     """Compute the number of bytes of each array, in whole lines."""
-    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for _, dtype in parts_of(contents)]
+    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for dtype in types]
 
 
-def open_memory(contents: Contents, n_envs: int) -> int:
+def open_memory(types: SharedTypes, n_envs: int) -> int:
     """Open memory for a :class:`Block`.
 
     The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
@@ -87,5 +70,5 @@ def open_memory(contents: Contents, n_envs: int) -> int:
     else:
         with TemporaryFile() as file:
             memory = os.dup(file.fileno())
-    os.ftruncate(memory, sum(_sizes(contents, n_envs)))
+    os.ftruncate(memory, sum(_sizes(types, n_envs)))
     return memory

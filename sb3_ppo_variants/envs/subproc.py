@@ -21,11 +21,11 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
+from sb3_ppo_variants.envs.shared import Block, SharedTypes, open_memory
 from sb3_ppo_variants.envs.workers import how_it_ended, waits_for
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
-from sb3_ppo_variants.layout import map_parts
+from sb3_ppo_variants.layout import map_parts, structure_of
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
@@ -97,23 +97,23 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send(("describe", None))
             described = [worker.recv() for worker in self.remotes]
             VecEnv.__init__(self, n_envs, *described[0][:2])
-            self._block = self._share([contents for *_, contents in described])
+            self._block = self._share([types for *_, types in described])
         except BaseException:
             self.close()
             raise
 
-    def _share(self, of_workers: Sequence[Contents | None]) -> Block | None:
+    def _share(self, of_workers: Sequence[SharedTypes | None]) -> Block | None:
         """Share memory with all workers, if there can be any and their environments have the same arrays."""
-        contents = of_workers[0]
-        if sys.platform == "win32" or contents is None or any(other != contents for other in of_workers):
+        types = of_workers[0]
+        if sys.platform == "win32" or types is None or any(other != types for other in of_workers):
             return None
-        memory = open_memory(contents, self.num_envs)
+        memory = open_memory(types, self.num_envs)
         try:
             for worker in self.remotes:
-                worker.send(("share", (contents, self.num_envs)))
+                worker.send(("share", (types, self.num_envs)))
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
-            return Block(memory, contents, self.num_envs)
+            return Block(memory, types, self.num_envs)
         finally:
             os.close(memory)
 
@@ -146,10 +146,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
         if self._block is not None:
-            return *self._block.take(), infos
-        numbers: Any = [answer.numbers for answer in answers if answer is not None]
-        observations, rewards, dones = zip(*numbers, strict=True)
-        return map_parts(_join, *observations), np.concatenate(rewards), np.concatenate(dones), infos
+            rewards, dones, *parts = self._block.take()
+        else:
+            rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
+        return self._observations(parts), rewards, dones, infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
@@ -159,7 +159,12 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
         self._reset_options()
-        return cast(VecEnvObs, map_parts(_join, *observations))
+        return self._observations(_join(observations))
+
+    def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
+        """Arrange the parts of observations as their space does."""
+        left = iter(parts)
+        return cast(VecEnvObs, map_parts(lambda _: next(left), structure_of(self.observation_space)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
@@ -324,5 +329,5 @@ class Worker:
         self.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def _join(*arrays: np.ndarray) -> np.ndarray:
-    return np.concatenate(arrays)
+def _join(of_workers: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(arrays) for arrays in zip(*of_workers, strict=True)]
