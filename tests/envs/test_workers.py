@@ -81,7 +81,13 @@ def closes_in_time(env: VecEnv, processes: list[psutil.Process]) -> None:
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-def fails_by_name(name: str, place: str, index: int, start_method: str, timeout: float) -> None:
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("index", range(N_ENVS))
+@pytest.mark.parametrize("place", ["step", "reset"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_worker_that_fails(name: str, place: str, index: int, start_method: str) -> None:
+    timeout = 1 if start_method == "fork" else 20
     env_fns: list[Any] = [partial(NoiseEnv, BOX)] * N_ENVS
     env_fns[index] = partial(Fails, name, place)
     env = SafeSubprocVecEnv(env_fns, start_method=start_method, timeout=timeout, n_workers=2)
@@ -95,23 +101,6 @@ def fails_by_name(name: str, place: str, index: int, start_method: str, timeout:
     assert time.monotonic() - start < 30
     assert caught.value.env_index == index
     closes_in_time(env, processes)
-
-
-@pytest.mark.sampled(7)
-@pytest.mark.parametrize("index", range(N_ENVS))
-@pytest.mark.parametrize("place", ["step", "reset"])
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_worker_that_fails(name: str, place: str, index: int) -> None:
-    fails_by_name(name, place, index, "fork", timeout=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", range(N_ENVS))
-@pytest.mark.parametrize("place", ["step", "reset"])
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_worker_that_fails_however_it_was_started(start_method: str, name: str, place: str, index: int) -> None:
-    fails_by_name(name, place, index, start_method, timeout=20)
 
 
 @pytest.mark.sampled(5)
