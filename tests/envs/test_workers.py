@@ -81,8 +81,10 @@ def closes_in_time(env: VecEnv, processes: list[psutil.Process]) -> None:
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-@pytest.mark.sampled(20)
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))]
+)
 @pytest.mark.parametrize("index", range(N_ENVS))
 @pytest.mark.parametrize("place", ["step", "reset"])
 @pytest.mark.parametrize("name", FAULTS)
