@@ -142,7 +142,9 @@ class GymnasiumVecEnv(VecEnv):
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
-            for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
+            with self._asking():
+                begun = self._end_of_episode(self.env, observations, dones, infos)
+            for i, reset_info in begun.items():
                 self.reset_infos[i] = reset_info
         for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut_off
