@@ -5,8 +5,9 @@ not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies, and a ``Su
 ended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,19 +86,17 @@ class DummySteps:
         # The type and length of observations that are vectors; no observation has a length of -1.
         self._dtype = space.dtype
         self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
-        # Whether integers are in the space is checked in turn.
-        self._floats = [*arrays.values()] if all(array.dtype.kind == "f" for array in arrays.values()) else []
-
-    def _are_finite(self) -> bool:
-        """Whether all observations are floats, and finite."""
-        return len(self._floats) > 0 and all(map(is_finite, self._floats))
+        self._number = int if isinstance(space, spaces.Discrete) else None
+        # Whether integers are in the space is checked in turn, as are the parts of a dict.
+        is_float = isinstance(self._rows, np.ndarray) and self._rows.dtype.kind == "f"
+        self._are_finite: Callable[..., bool] = partial(is_finite, self._rows) if is_float else bool  # type: ignore[arg-type]
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step each environment, and reset it if its episode ended."""
         env, rows, check, actions = self._env, self._rows, self._check, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         # Local variables, because this runs at every step and looking up others takes longer.
-        array, dtype, length = np.ndarray, self._dtype, self._length
+        array, dtype, length, number = np.ndarray, self._dtype, self._length, self._number
         low, high, numbers = -LARGEST, LARGEST, NUMBERS
         for i, single in enumerate(env.envs):
             try:
@@ -112,10 +111,15 @@ class DummySteps:
                 raise
             # Vectors and numbers of the usual types need no conversion. Recognising them here saves calls.
             is_usual = (
-                type(observation) is array
-                and observation.dtype is dtype
-                and observation.ndim == 1
-                and len(observation) == length
+                (
+                    type(observation) is number
+                    or (
+                        type(observation) is array
+                        and observation.dtype is dtype
+                        and observation.ndim == 1
+                        and len(observation) == length
+                    )
+                )
                 and (type(reward) is float or type(reward) in numbers)
                 and low <= reward <= high  # type: ignore[operator]
                 and (terminated is False or terminated is True)

@@ -161,23 +161,27 @@ class OutputCheck:
         self._check_numbers(self._space, fitted, "terminal observation", env_index)
         return fitted
 
-    def reward(self, reward: object, env_index: int) -> float:
+    def reward(self, reward: Value, env_index: int) -> Value:
         """Convert a reward to a float.
 
         :raises GuardError: if it is not a number, or not finite in single precision
         """
-        array = as_real_array(reward)
-        if array is None or array.shape != ():
-            refuse_output("reward", show(reward), "a real number", env_index)
-        if not -LARGEST <= array <= LARGEST:
-            raise NonFiniteError("reward", f"not finite: {reward}", env_index)
-        return reward if type(reward) in NUMBERS else float(array)  # type: ignore[return-value]
+        if type(reward) not in NUMBERS:
+            array = as_real_array(reward)
+            if array is None or array.shape != ():
+                refuse_output("reward", show(reward), "a real number", env_index)
+            reward = float(array)
+        if not -LARGEST <= reward <= LARGEST:
+            raise NonFiniteError("reward", f"not finite: {show(reward)}", env_index)
+        return reward
 
-    def flag(self, quantity: str, flag: object, env_index: int) -> bool:
+    def flag(self, quantity: str, flag: Value, env_index: int) -> bool:
         """Convert a flag to a boolean.
 
         :raises EnvOutputError: if it is neither true nor false
         """
+        if flag is True or flag is False:
+            return flag
         array = as_real_array(flag)
         if array is None or array.shape != () or array not in (0, 1):
             refuse_output(quantity, show(flag), "True or False", env_index)
@@ -269,7 +273,7 @@ class OutputCheck:
         return self._fit_array(space, observation, quantity, env_index)
 
     def _fit_array(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> Value:
-        if space.shape is None or space.dtype is None:
+        if space.shape is None or space.dtype is None or (space.shape == () and type(observation) is int):
             return observation
         shape = space.shape if env_index is not None else (self._n_envs, *space.shape)
         if type(observation) is np.ndarray and observation.dtype == space.dtype and observation.shape == shape:

@@ -35,7 +35,6 @@ WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "rewards of two": (VECTOR, "reward", np.ones(2), "reward"),
     "reward an array of an object": (VECTOR, "reward", np.array(None), "reward"),
     "reward a difference of times": (VECTOR, "reward", np.timedelta64(1), "reward"),
-    "reward too large to be shown": (VECTOR, "reward", 10**5000, "reward"),
     "terminated a string": (VECTOR, "terminated", "no", "terminated"),
     "terminated None": (VECTOR, "terminated", None, "terminated"),
     "terminated NaN": (VECTOR, "terminated", float("nan"), "terminated"),
@@ -333,10 +332,11 @@ def test_a_reward_that_a_wrapper_makes_right() -> None:
     small(env=DummyVecEnv([lambda: Monitor(TransformReward(Errs(VECTOR, "reward", "1"), float))])).learn(32)
 
 
+@pytest.mark.parametrize("reward", [1e39, np.float32("inf"), 10**400])
 @pytest.mark.parametrize("vec_env", VEC_ENVS)
-def test_a_reward_too_large_for_single_precision(vec_env: str) -> None:
-    env = right_and(VECTOR, "reward", 1e39, VEC_ENVS[vec_env])
-    with pytest.raises(NonFiniteError, match="the reward of environment 1 at step 8 is not finite: 1e"):
+def test_a_reward_too_large_for_single_precision(vec_env: str, reward: Any) -> None:
+    env = right_and(VECTOR, "reward", reward, VEC_ENVS[vec_env])
+    with pytest.raises(NonFiniteError, match="the reward of environment 1 at step 8 is not finite: "):
         small(env=env).learn(32)
     env.close()
 
