@@ -214,29 +214,6 @@ def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) ->
         small(env=wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
-class InFloats(NoiseEnv):
-    """Returns all observations in floats."""
-
-    def reset(self, **arguments: Any) -> Any:
-        observation, info = super().reset(**arguments)
-        return np.asarray(observation, float), info
-
-    def step(self, action: Any) -> Any:
-        observation, *others = super().step(action)
-        return np.asarray(observation, float), *others
-
-
-@pytest.mark.parametrize("space", [BYTES, NUMBER, NUMBERS, BITS])
-def test_integers_in_floats_of_a_worker_of_sb3(space: spaces.Space) -> None:
-    rollouts = []
-    for cls in (NoiseEnv, InFloats):
-        env = SubprocVecEnv([partial(cls, BOX, space)], start_method="fork")
-        env.seed(0)
-        rollouts.append(small(env=env).learn(16).rollout_buffer.observations)
-        env.close()
-    np.testing.assert_array_equal(*rollouts)
-
-
 class TellsNothing(DummyVecEnv):
     """Returns no infos."""
 
@@ -274,19 +251,6 @@ def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
         model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(32)
         weights.append(flat_weights(model))
     assert th.equal(*weights)
-
-
-class InHalfPrecision(DummyVecEnv):
-    """Returns rewards in half precision, whose largest number is 65504."""
-
-    def step_wait(self) -> Any:
-        observations, rewards, dones, infos = super().step_wait()
-        return observations, rewards.astype(np.float16), dones, infos
-
-
-def test_rewards_in_half_precision_raise_no_warning() -> None:
-    env = InHalfPrecision([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
-    small(env=env).learn(32)  # A warning of this package is an error in the tests.
 
 
 @pytest.mark.parametrize("vec_env", VEC_ENVS)

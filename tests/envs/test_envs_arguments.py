@@ -223,11 +223,3 @@ def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
     if mode == "NextStep":  # gymnasium itself refuses the other mode.
         with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*: use SB3's VecNormalize$"):
             GymnasiumVecEnv(NormalizeObservation(inner))
-
-
-def test_large_seeds() -> None:
-    for make in (make_ale_vec_env, make_envpool_vec_env):
-        env_id = BREAKOUT if make is make_ale_vec_env else "CartPole-v1"
-        venvs = [make(env_id, 3, seed=2**32 - 1) for _ in range(2)]
-        first, second = (venv.reset() for venv in venvs)
-        np.testing.assert_array_equal(np.asarray(first), np.asarray(second))

@@ -7,7 +7,6 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.atari_wrappers import AtariWrapper, EpisodicLifeEnv
@@ -225,17 +224,6 @@ def test_frame_skip() -> None:
     check_frame_skip("ALE/Breakout-v5", frame_skip=1)
     with pytest.raises(ArgumentError, match="'MsPacmanNoFrameskip-v4'"):
         check_frame_skip("ALE/MsPacman-v5")
-
-
-def test_an_id_that_says_only_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, AtariEnv itself skips four frames and repeats actions with a probability of 0.25."""
-    spec = EnvSpec("OnlyPong-v0", entry_point="ale_py.env:AtariEnv", kwargs={"game": "pong"})
-    monkeypatch.setitem(gym.registry, spec.id, spec)
-    with pytest.raises(ArgumentError, match="skips 4 frames, and the wrapper skips 4 again"):
-        wrapped("OnlyPong-v0")
-    inner: Any = make_ale_vec_env("OnlyPong-v0", wrapper_kwargs={"frame_skip": 1, "noop_max": 0}).unwrapped
-    inner.reset()
-    assert inner.step(np.zeros(1, int))[3][0]["episode_frame_number"] == 5
 
 
 def test_frames_that_are_skipped_once() -> None:

@@ -122,27 +122,6 @@ def test_seeds(make: Callable[..., VecEnv]) -> None:
         venv.close()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: make_envpool_vec_env("Pendulum-v1", N_ENVS, env_kwargs={"max_episode_steps": 7}),
-        lambda: make_gymnasium_vec_env("CartPole-v1", N_ENVS, env_kwargs={"max_episode_steps": 7}),
-        lambda: make_gymnasium_vec_env(
-            "CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point", env_kwargs={"max_episode_steps": 7}
-        ),
-    ],
-    ids=["envpool", "sync", "native"],
-)
-def test_time_limits_cut_off(make: Callable[[], VecEnv]) -> None:
-    venv = make()
-    venv.reset()
-    for step, action in enumerate(actions(venv, 21), start=1):
-        _, _, dones, infos = venv.step(action)
-        assert (dones == (step % 7 == 0)).all()
-        assert [info["TimeLimit.truncated"] for info in infos] == dones.tolist()
-    venv.close()
-
-
 def test_the_native_poles_go_on_while_others_begin_anew() -> None:
     """The native environments match gymnasium's single CartPole from the same states."""
     venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, seed=0, vectorization_mode="vector_entry_point")
@@ -232,3 +211,42 @@ def test_models_train_and_are_evaluated(name: str) -> None:
     _, lengths = evaluate_policy(model, wrapped, n_eval_episodes=2, return_episode_rewards=True)
     assert np.shape(lengths) == (2,)
     venv.close()
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_environments_are_within_reach(vectorization: str) -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode=vectorization)
+    assert venv.env_is_wrapped(TimeLimit) == venv.env_is_wrapped(Monitor) == [True] * N_ENVS
+    assert venv.env_is_wrapped(gym.wrappers.ClipReward) == [False] * N_ENVS
+    venv.set_attr("gravity", 5.0)
+    assert venv.get_attr("gravity") == [5.0] * N_ENVS
+    assert venv.env_method("get_wrapper_attr", "gravity") == [5.0] * N_ENVS
+    venv.set_attr("limits", [1, 2])
+    assert venv.get_attr("limits") == [[1, 2]] * N_ENVS
+    if vectorization == "sync":
+        venv.set_attr("gravity", 6.0, indices=[1])
+        assert venv.get_attr("gravity") == [5.0, 6.0, 5.0]
+        assert venv.env_method("get_wrapper_attr", "gravity", indices=1) == [6.0]
+    else:
+        for ask in (partial(venv.set_attr, "gravity", 6.0), partial(venv.env_method, "get_wrapper_attr", "gravity")):
+            with pytest.raises(ValueError, match=r"indices=\[1\] must be None: AsyncVectorEnv"):
+                ask(indices=[1])
+    venv.close()
+
+
+def test_what_is_one_whole_has_its_own_attributes() -> None:
+    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point")
+    venv.set_attr("gravity", 5.0)
+    assert venv.get_attr("gravity", indices=0) == [5.0]
+    with pytest.raises(AttributeError, match="no attribute 'gravitation'"):
+        venv.set_attr("gravitation", 5.0)
+    with pytest.raises(ValueError, match="indices"):
+        venv.set_attr("gravity", 6.0, indices=[1])
+    with pytest.raises(NotImplementedError, match="no single environments"):
+        venv.env_method("reset")
+
+
+def test_attributes_are_those_of_the_pool_in_use() -> None:
+    venv = make_envpool_vec_env("CartPole-v1", N_ENVS, seed=7)
+    venv.reset()
+    assert venv.get_attr("config", indices=1)[0]["seed"] == 7

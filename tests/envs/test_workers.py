@@ -8,7 +8,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import torch as th
 from gymnasium.vector import AsyncVectorEnv
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -139,18 +136,6 @@ def test_a_worker_of_gymnasium_is_named_too(name: str) -> None:
     closes_in_time(env, processes)
 
 
-@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
-def test_a_worker_of_gymnasium_that_raised_an_error() -> None:
-    inner = AsyncVectorEnv([partial(NoiseEnv, BOX), partial(Fails, "raise", "step")], context="fork")
-    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-    with pytest.raises(LostTheGame, match="at chess"):
-        model.learn(100)
-    with pytest.raises(WorkerError, match="the worker of environment 1 exited with code 0"):
-        model.learn(100)
-    closes_in_time(env, processes)
-
-
 class Slow(NoiseEnv):
     """Answers late, and with more data than a pipe can hold."""
 
@@ -168,21 +153,6 @@ def test_closing_in_the_middle_of_a_step() -> None:
     closes_in_time(env, processes)
     env.close()  # A second call does nothing.
     assert [process.exitcode for process in env.processes] == [0] * N_ENVS
-
-
-def test_it_is_the_environment_of_sb3_in_all_else() -> None:
-    weights = []
-    makers: list[Any] = [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork", n_workers=2)]
-    for make in makers:
-        env = make([lambda: NoiseEnv(BOX, deepcopy(VECTOR))] * N_ENVS)
-        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu").learn(96)
-        weights.append(flat_weights(model))
-        env.set_attr("mine", 3, indices=[1])
-        assert env.has_attr("action_space") and env.get_attr("mine", 1) == [3]
-        assert env.env_method("get_wrapper_attr", "_steps") == [4] * N_ENVS
-        assert env.env_is_wrapped(Monitor) == [False] * N_ENVS
-        env.close()
-    assert th.equal(*weights)
 
 
 def test_learning_after_closing() -> None:
