@@ -24,7 +24,7 @@ from sb3_ppo_variants.envs.outputs import (
     copy_observation,
     is_finite,
 )
-from sb3_ppo_variants.envs.workers import ended_worker, waits_for
+from sb3_ppo_variants.envs.subproc import ended_worker, waits_for
 from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts, structure_of

@@ -1,5 +1,6 @@
 """The side of the workers of a ``SafeSubprocVecEnv``: a process that steps some of the environments."""
 
+import mmap
 import multiprocessing as mp
 import os
 import signal
@@ -10,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from functools import reduce
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
 from operator import getitem
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -22,9 +25,8 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_ppo_variants.envs.outputs import Info, OutputCheck, copy_observation
-from sb3_ppo_variants.envs.shared import Block, SharedTypes, shared_types
 from sb3_ppo_variants.errors import GuardError
-from sb3_ppo_variants.layout import parts_of
+from sb3_ppo_variants.layout import AnySpace, parts_of
 
 if sys.platform == "linux":
     import fcntl
@@ -62,6 +64,71 @@ ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
     "render": lambda env, _: env.render(),
     "is_wrapped": is_wrapped,
 }
+
+
+# Memory that the processes share, so that the numbers of a step need no messages.
+
+# Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
+CACHE_LINE = 64
+# The types, with their shapes, of what each environment shares: an action, a reward, whether an episode has ended, and
+# the parts of an observation.
+SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
+
+
+def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
+    """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
+    spaces = [action_space, *(part for _, part in parts_of(observation_space))]
+    if any(space.shape is None or space.dtype is None or space.dtype.kind not in "biuf" for space in spaces):
+        return None
+    action, *observation = [np.dtype((space.dtype, space.shape)) for space in spaces]
+    return [action, np.dtype(np.float32), np.dtype(bool), *observation]
+
+
+class Block:
+    """Arrays with a row for each environment, in memory that several processes share.
+
+    :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
+    """
+
+    def __init__(self, memory: int, types: SharedTypes, n_envs: int):
+        sizes = _sizes(types, n_envs)
+        shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
+        arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
+        self.actions, *self._results = arrays
+
+    def takes(self, actions: object) -> bool:
+        """Whether the actions are an array of the shape and type of :attr:`actions`."""
+        own = self.actions
+        return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
+
+    def put(self, rows: slice, results: Sequence[np.ndarray]) -> None:
+        """Write the rewards, ends and parts of observations of some environments."""
+        for array, new in zip(self._results, results, strict=True):
+            array[rows] = new
+
+    def take(self) -> list[np.ndarray]:
+        """Take a copy of what all environments returned."""
+        return [array.copy() for array in self._results]
+
+
+def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
+    """Compute the number of bytes of each array, in whole lines."""
+    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for dtype in types]
+
+
+def open_memory(types: SharedTypes, n_envs: int) -> int:
+    """Open memory for a :class:`Block`.
+
+    The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
+    in ``/dev/shm``, which is small in containers.
+    """
+    if hasattr(os, "memfd_create"):
+        memory = os.memfd_create(__name__)
+    else:
+        with TemporaryFile() as file:
+            memory = os.dup(file.fileno())
+    os.ftruncate(memory, sum(_sizes(types, n_envs)))
+    return memory
 
 
 class WorkerEnvs:

@@ -2,6 +2,7 @@
 
 import multiprocessing as mp
 import os
+import select
 import sys
 import time
 import warnings
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from itertools import chain, pairwise
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, send_handle
 from typing import Any, NoReturn, cast
 
@@ -20,9 +23,16 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 
 from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
-from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, SharedTypes, open_memory
-from sb3_ppo_variants.envs.workers import how_it_ended, waits_for
+from sb3_ppo_variants.envs.in_worker import (
+    NO_INFO,
+    STEP_MESSAGE,
+    Block,
+    Failure,
+    SharedTypes,
+    Stepped,
+    open_memory,
+    work,
+)
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts, structure_of
@@ -31,6 +41,8 @@ from sb3_ppo_variants.layout import map_parts, structure_of
 # terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
+# How long to wait for a process to end after its pipe has closed.
+SECONDS_AFTER_CLOSING = 1.0
 
 # The system takes milliseconds as a signed 32-bit integer.
 TIMEOUT = Rule(
@@ -331,3 +343,46 @@ class Worker:
 
 def _join(of_workers: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
     return [np.concatenate(arrays) for arrays in zip(*of_workers, strict=True)]
+
+
+def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
+    """Make a function that waits for an answer of a worker, with an optional limit in seconds.
+
+    The function returns whether there is an answer. It raises an ``EOFError`` if the process ends without having sent
+    anything: other workers may keep the pipe open.
+    """
+    if not hasattr(select, "poll"):
+        return pipe.poll
+    # Register once, because multiprocessing creates a new poll object for each call.
+    poll, number = select.poll(), pipe.fileno()
+    poll.register(number, select.POLLIN)
+    poll.register(process.sentinel, select.POLLIN)
+
+    def has_answered(seconds: float | None) -> bool:
+        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        if len(ready) == 1 and ready[0][0] != number:
+            raise EOFError
+        return bool(ready)
+
+    return has_answered
+
+
+def ended_worker(processes: Sequence[BaseProcess], advice: str = "") -> WorkerError:
+    """Make the error that names the first worker that has ended, and says how.
+
+    :param processes: the process of each environment
+    :param advice: the end of the message
+    """
+    sentinels = [process.sentinel for process in processes]
+    ended = wait(sentinels, SECONDS_AFTER_CLOSING)
+    index = next((i for i, sentinel in enumerate(sentinels) if sentinel in ended), 0)
+    return WorkerError(index, how_it_ended(processes[index]) + advice)
+
+
+def how_it_ended(process: BaseProcess) -> str:
+    """Say how a process has ended that has closed its pipe."""
+    process.join(SECONDS_AFTER_CLOSING)
+    code = process.exitcode
+    if code is None:
+        return "closed its pipe"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

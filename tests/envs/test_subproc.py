@@ -154,7 +154,7 @@ def test_shared_memory_has_no_name_that_could_be_left() -> None:
     env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 2, start_method="fork", n_workers=2)
     for process in (psutil.Process(), *processes_of(env)):
         paths = [
-            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path
+            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.in_worker" in each.path
         ]
         assert paths and all(path.startswith("/memfd:") for path in paths)
     new = set(os.listdir("/dev/shm")) - before
