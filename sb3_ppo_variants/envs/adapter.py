@@ -7,7 +7,7 @@ observation of the old one in its info. For gymnasium's autoreset modes, see htt
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from operator import setitem
@@ -115,12 +115,9 @@ class GymnasiumVecEnv(VecEnv):
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
-        n_observations = count_rows(observations)
-        if n_observations < self.num_envs:
-            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
-        if n_observations > self.num_envs:
-            problem = f"returns {n_observations} observations for {self.num_envs} environments"
-            raise ArgumentError(f"env={self.env} {problem}: games of several players are not supported")
+        if (n := count_rows(observations)) != self.num_envs:
+            problem = f"returns {n} observations for {self.num_envs} environments: create it with batch_size=num_envs"
+            raise ArgumentError(f"env={self.env} {problem}; games of several players are not supported")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -277,10 +274,21 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
 
 # What gymnasium's vector environments return, as SB3 has it: rows, infos and ends of episodes.
 
-LISTS = "returns infos that GymnasiumVecEnv does not expect: leave it out, because GymnasiumVecEnv makes lists of infos"
-RESETS_ALL = "can only reset all environments at once: use SB3's"
-# gymnasium refuses these in SAME_STEP too, but only if the metadata says that this is the mode.
-UNCHANGED_END = "does not change infos['final_obs']: use another autoreset mode, or wrap the single environments"
+# gymnasium's wrappers that do not work here, and what to do instead, in SAME_STEP and in the other modes.
+LISTS: Mapping[type[VectorWrapper], str] = {
+    DictInfoToList: "leave it out, because GymnasiumVecEnv makes lists of infos"
+}
+UNUSABLE: Mapping[bool, Mapping[type[VectorWrapper], str]] = {
+    # gymnasium refuses these too, but only if the metadata says that this is the mode.
+    True: {**LISTS, VectorObservationWrapper: "use another autoreset mode, or wrap the single environments"},
+    # If only some environments are reset, these raise an error or lose the returns of all.
+    False: {
+        **LISTS,
+        NormalizeObservation: "use SB3's VecNormalize",
+        NormalizeReward: "use SB3's VecNormalize, or AutoresetMode.SAME_STEP",
+        RecordEpisodeStatistics: "use SB3's VecMonitor, or AutoresetMode.SAME_STEP",
+    },
+}
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
 # observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
@@ -412,8 +420,11 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     is_same_step = known is AutoresetMode.SAME_STEP
     for wrapper in _wrappers(env):
-        if problem := _problem(wrapper, is_same_step):
-            raise ArgumentError(f"{type(wrapper).__name__} in env={env} {problem}")
+        for kind, instead in UNUSABLE[is_same_step].items():
+            # Only gymnasium's own environments remove the mask from the options before this wrapper sees it.
+            counts = kind is RecordEpisodeStatistics and not isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+            if isinstance(wrapper, kind) and not counts:
+                raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {known}: {instead}")
     return reset_in_the_step if is_same_step else reset_at_once
 
 
@@ -421,24 +432,6 @@ def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
     while isinstance(env, VectorWrapper):
         yield env
         env = env.env
-
-
-def _problem(wrapper: VectorWrapper, is_same_step: bool) -> str | None:
-    """Say what a wrapper would do wrong, if anything."""
-    if isinstance(wrapper, DictInfoToList):
-        return LISTS
-    if is_same_step:
-        return UNCHANGED_END if isinstance(wrapper, VectorObservationWrapper) else None
-    # If only some environments are reset, these raise an error or lose the returns of all.
-    if isinstance(wrapper, NormalizeObservation):
-        return f"{RESETS_ALL} VecNormalize"
-    if isinstance(wrapper, NormalizeReward):
-        return f"{RESETS_ALL} VecNormalize, or AutoresetMode.SAME_STEP"
-    # These environments remove the mask from the options before the wrapper sees it.
-    is_without_mask = isinstance(wrapper.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-    if is_without_mask and isinstance(wrapper, RecordEpisodeStatistics):
-        return f"{RESETS_ALL} VecMonitor, or AutoresetMode.SAME_STEP"
-    return None
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

@@ -181,7 +181,7 @@ def test_some_environments_at_a_time() -> None:
     from ale_py.vector_env import AtariVectorEnv
 
     venv = GymnasiumVecEnv(AtariVectorEnv("pong", 4, batch_size=2))
-    with pytest.raises(ArgumentError, match="must step all its environments: create it with batch_size=num_envs"):
+    with pytest.raises(ArgumentError, match="returns 2 observations for 4 environments: create it with batch_size"):
         venv.reset()
 
 
@@ -193,7 +193,7 @@ def test_some_environments_at_a_time() -> None:
         partial(gym.make_vec, "CartPole-v1", 2, "sync", {"autoreset_mode": "SameStep"}),
         partial(gym.make_vec, "CartPole-v1", 2, "async", {"autoreset_mode": "SameStep"}),
     ],
-    ids=["native-NextStep", "sync-SameStep", "async-SameStep"],
+    ids=["native", "sync", "async"],
 )
 def test_wrappers_of_gymnasium_stay(make: Callable[[], VectorEnv], key: str) -> None:
     venv = GymnasiumVecEnv(RecordEpisodeStatistics(make(), stats_key=key))
@@ -221,5 +221,5 @@ def test_wrappers_that_know_no_reset_of_some(mode: str) -> None:
     with pytest.raises(ArgumentError, match=r"^RecordEpisodeStatistics .*VecMonitor, or AutoresetMode\.SAME_STEP"):
         GymnasiumVecEnv(RecordEpisodeStatistics(inner))
     if mode == "NextStep":  # gymnasium itself refuses the other mode.
-        with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*: use SB3's VecNormalize$"):
+        with pytest.raises(ArgumentError, match=r"^NormalizeObservation .*use SB3's VecNormalize$"):
             GymnasiumVecEnv(NormalizeObservation(inner))
