@@ -275,9 +275,7 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
 # What gymnasium's vector environments return, as SB3 has it: rows, infos and ends of episodes.
 
 # gymnasium's wrappers that do not work here, and what to do instead, in SAME_STEP and in the other modes.
-LISTS: Mapping[type[VectorWrapper], str] = {
-    DictInfoToList: "leave it out, because GymnasiumVecEnv makes lists of infos"
-}
+LISTS: Mapping[type[VectorWrapper], str] = {DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos"}
 UNUSABLE: Mapping[bool, Mapping[type[VectorWrapper], str]] = {
     # gymnasium refuses these too, but only if the metadata says that this is the mode.
     True: {**LISTS, VectorObservationWrapper: "use another autoreset mode, or wrap the single environments"},
