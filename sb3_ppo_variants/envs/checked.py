@@ -5,8 +5,9 @@ not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies, and a ``Su
 ended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from sb3_ppo_variants.envs.capabilities import inner
 from sb3_ppo_variants.envs.outputs import (
-    HUGE_REWARD,
+    LARGEST,
     NUMBERS,
     OutputCheck,
     copy_info,
     copy_observation,
     is_finite,
 )
-from sb3_ppo_variants.envs.workers import ended_worker, waits_for
+from sb3_ppo_variants.envs.subproc import ended_worker, waits_for
 from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts, structure_of
@@ -85,20 +86,18 @@ class DummySteps:
         # The type and length of observations that are vectors; no observation has a length of -1.
         self._dtype = space.dtype
         self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
-        # Whether integers are in the space is checked in turn.
-        self._floats = [*arrays.values()] if all(array.dtype.kind == "f" for array in arrays.values()) else []
-
-    def _are_finite(self) -> bool:
-        """Whether all observations are floats, and finite."""
-        return len(self._floats) > 0 and all(map(is_finite, self._floats))
+        self._number = int if isinstance(space, spaces.Discrete) else None
+        # Whether integers are in the space is checked in turn, as are the parts of a dict.
+        is_float = isinstance(self._rows, np.ndarray) and self._rows.dtype.kind == "f"
+        self._are_finite: Callable[..., bool] = partial(is_finite, self._rows) if is_float else bool  # type: ignore[arg-type]
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step each environment, and reset it if its episode ended."""
         env, rows, check, actions = self._env, self._rows, self._check, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         # Local variables, because this runs at every step and looking up others takes longer.
-        array, dtype, length = np.ndarray, self._dtype, self._length
-        low, high, numbers = -HUGE_REWARD, HUGE_REWARD, NUMBERS
+        array, dtype, length, number = np.ndarray, self._dtype, self._length, self._number
+        low, high, numbers = -LARGEST, LARGEST, NUMBERS
         for i, single in enumerate(env.envs):
             try:
                 returned = single.step(actions[i])
@@ -112,19 +111,23 @@ class DummySteps:
                 raise
             # Vectors and numbers of the usual types need no conversion. Recognising them here saves calls.
             is_usual = (
-                type(observation) is array
-                and observation.dtype is dtype
-                and observation.ndim == 1
-                and len(observation) == length
+                (
+                    type(observation) is number
+                    or (
+                        type(observation) is array
+                        and observation.dtype is dtype
+                        and observation.ndim == 1
+                        and len(observation) == length
+                    )
+                )
                 and (type(reward) is float or type(reward) in numbers)
-                and low < reward < high
+                and low <= reward <= high  # type: ignore[operator]
                 and (terminated is False or terminated is True)
                 and (truncated is False or truncated is True)
                 and type(info) is dict
             )
             if not is_usual:
                 observation, reward, terminated, truncated, info = check.step(returned, i)
-                check.note_reward(reward, i)
             done = terminated or truncated
             rewards[i], dones[i], infos[i] = reward, done, info
             info["TimeLimit.truncated"] = truncated and not terminated

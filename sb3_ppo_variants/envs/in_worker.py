@@ -1,5 +1,6 @@
 """The side of the workers of a ``SafeSubprocVecEnv``: a process that steps some of the environments."""
 
+import mmap
 import multiprocessing as mp
 import os
 import signal
@@ -9,20 +10,23 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_int
+from functools import reduce
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
-from typing import Any, NamedTuple, cast
+from operator import getitem
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import is_wrapped
-from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from sb3_ppo_variants.envs.outputs import Info, OutputCheck, copy_observation
-from sb3_ppo_variants.envs.shared import Block, Contents, StepNumbers, contents_of
 from sb3_ppo_variants.errors import GuardError
-from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
+from sb3_ppo_variants.layout import AnySpace, parts_of
 
 if sys.platform == "linux":
     import fcntl
@@ -36,10 +40,10 @@ class Failure(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The answer to a step of a worker's environments; ``None`` stands for one without numbers and infos."""
+    """The answer to a step of a worker's environments; ``None`` stands for one without results and infos."""
 
-    numbers: StepNumbers | None
-    """``None`` if they are in shared memory."""
+    results: list[np.ndarray] | None
+    """Rewards, ends and the parts of observations; ``None`` if they are in shared memory."""
     infos: dict[int, Info]
     """Infos by index of the environment, without those that are :data:`NO_INFO`."""
     begun: dict[int, Info]
@@ -62,6 +66,71 @@ ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
 }
 
 
+# Memory that the processes share, so that the numbers of a step need no messages.
+
+# Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
+CACHE_LINE = 64
+# The types, with their shapes, of what each environment shares: an action, a reward, whether an episode has ended, and
+# the parts of an observation.
+SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
+
+
+def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
+    """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
+    spaces = [action_space, *(part for _, part in parts_of(observation_space))]
+    if any(space.shape is None or space.dtype is None or space.dtype.kind not in "biuf" for space in spaces):
+        return None
+    action, *observation = [np.dtype((space.dtype, space.shape)) for space in spaces]
+    return [action, np.dtype(np.float32), np.dtype(bool), *observation]
+
+
+class Block:
+    """Arrays with a row for each environment, in memory that several processes share.
+
+    :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
+    """
+
+    def __init__(self, memory: int, types: SharedTypes, n_envs: int):
+        sizes = _sizes(types, n_envs)
+        shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
+        arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
+        self.actions, *self._results = arrays
+
+    def takes(self, actions: object) -> bool:
+        """Whether the actions are an array of the shape and type of :attr:`actions`."""
+        own = self.actions
+        return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
+
+    def put(self, rows: slice, results: Sequence[np.ndarray]) -> None:
+        """Write the rewards, ends and parts of observations of some environments."""
+        for array, new in zip(self._results, results, strict=True):
+            array[rows] = new
+
+    def take(self) -> list[np.ndarray]:
+        """Take a copy of what all environments returned."""
+        return [array.copy() for array in self._results]
+
+
+def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
+    """Compute the number of bytes of each array, in whole lines."""
+    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for dtype in types]
+
+
+def open_memory(types: SharedTypes, n_envs: int) -> int:
+    """Open memory for a :class:`Block`.
+
+    The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
+    in ``/dev/shm``, which is small in containers.
+    """
+    if hasattr(os, "memfd_create"):
+        memory = os.memfd_create(__name__)
+    else:
+        with TemporaryFile() as file:
+            memory = os.dup(file.fileno())
+    os.ftruncate(memory, sum(_sizes(types, n_envs)))
+    return memory
+
+
 class WorkerEnvs:
     """The environments of a worker, one after the other, with checks of what their steps and resets return.
 
@@ -79,7 +148,6 @@ class WorkerEnvs:
             current.value = i
             self._envs.append(_patch_env(env_fn()))
         self.spaces = self._envs[0].observation_space, self._envs[0].action_space
-        self._structure = structure_of(self.spaces[0])
         self._check = OutputCheck(self.spaces[0], len(self._envs))
         self._rows = slice(first, first + len(self._envs))
         self._block: Block | None = None
@@ -95,7 +163,7 @@ class WorkerEnvs:
         if command == "reset":
             return self._reset(*data)
         if command == "describe":
-            return *self.spaces, self._contents()
+            return *self.spaces, self._types()
         indices, arguments = data
         answers = []
         for i in indices:
@@ -103,9 +171,9 @@ class WorkerEnvs:
             answers.append(ASKED[command](self._envs[i - self._first], arguments))
         return answers
 
-    def _contents(self) -> Contents | None:
+    def _types(self) -> SharedTypes | None:
         """Find out what the environments share; ``None`` if they differ."""
-        first, *others = [contents_of(env.observation_space, env.action_space) for env in self._envs]
+        first, *others = [shared_types(env.observation_space, env.action_space) for env in self._envs]
         return first if all(other == first for other in others) else None
 
     def _step(self, actions: Sequence[object] | None) -> Stepped | None:
@@ -135,46 +203,38 @@ class WorkerEnvs:
             dones.append(bool(terminated or truncated))
             if len(info) > 1 or info["TimeLimit.truncated"]:
                 infos[i] = info
-        with np.errstate(over="ignore"):
-            single = np.array(rewards, np.float32)
-        numbers = StepNumbers(stack(observations, self._structure), single, np.array(dones))
+        results = [np.array(rewards, np.float32), np.array(dones), *self._stack(observations)]
         if self._block is None:
-            return Stepped(numbers, infos, begun)
-        self._block.put(self._rows, numbers)
+            return Stepped(results, infos, begun)
+        self._block.put(self._rows, results)
         return Stepped(None, infos, begun) if infos or begun else None
 
     def _begin(self, env: gym.Env, env_index: int, **arguments: Any) -> tuple[Any, Info]:
         observation, info = self._check.reset(env.reset(**arguments), env_index)
         return copy_observation(observation), info
 
-    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[VecEnvObs, list[Info]]:
+    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[list[np.ndarray], list[Info]]:
         results = []
         for i, (env, seed, option) in enumerate(zip(self._envs, seeds, options, strict=True), start=self._first):
             self._current.value = i
             results.append(self._begin(env, i, seed=seed, **({"options": option} if option else {})))
         observations, infos = zip(*results, strict=True)
-        return stack(observations, self._structure), [*infos]
+        return self._stack(observations), [*infos]
+
+    def _stack(self, observations: Sequence[Any]) -> list[np.ndarray]:
+        """Stack each part of observations, in the type of its space, as ``DummyVecEnv`` does."""
+        stacked = []
+        for path, space in parts_of(self.spaces[0]):
+            parts = [reduce(getitem, path, observation) for observation in observations]
+            with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
+                stacked.append(np.stack(parts) if space.shape is None else np.array(parts, space.dtype))
+        return stacked
 
     def close(self) -> None:
         """Close all environments."""
         for i, env in enumerate(self._envs, start=self._first):
             self._current.value = i
             env.close()
-
-
-def stack(observations: Sequence[object], structure: object) -> VecEnvObs:
-    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does.
-
-    :param structure: that of the space
-    """
-    return cast(VecEnvObs, map_parts(_stack_part, structure, *observations))
-
-
-def _stack_part(space: AnySpace, *observations: Any) -> np.ndarray:
-    if space.shape is None or space.dtype is None:
-        return np.stack(observations)
-    with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
-        return np.array(observations, dtype=space.dtype)
 
 
 def work(

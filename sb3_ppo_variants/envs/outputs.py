@@ -5,7 +5,6 @@ Observations, rewards and flags are refused if NumPy would silently change them 
 ``learn`` adds it.
 """
 
-import warnings
 from contextlib import suppress
 from copy import copy, deepcopy
 from math import isfinite
@@ -20,8 +19,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from sb3_ppo_variants.errors import EnvOutputError, NonFiniteError
 from sb3_ppo_variants.layout import AnySpace
 
-# From here on, the square of a return overflows single precision, and so does the value loss.
-HUGE_REWARD = float(np.finfo(np.float32).max) ** 0.5
+# The largest number in single precision, which rollout buffers have.
+LARGEST = float(np.finfo(np.float32).max)
 # Maximum number of characters of a value in a message.
 MOST_SHOWN = 500
 # What the methods of an environment return.
@@ -114,7 +113,6 @@ class OutputCheck:
 
     def __init__(self, space: AnySpace, n_envs: int):
         self._space, self._n_envs = space, n_envs
-        self._has_warned = False
 
     # One environment
 
@@ -163,24 +161,27 @@ class OutputCheck:
         self._check_numbers(self._space, fitted, "terminal observation", env_index)
         return fitted
 
-    def reward(self, reward: object, env_index: int) -> float:
+    def reward(self, reward: Value, env_index: int) -> Value:
         """Convert a reward to a float.
 
         :raises GuardError: if it is not a number, or not finite in single precision
         """
-        array = as_real_array(reward)
-        if array is None or array.shape != ():
-            refuse_output("reward", show(reward), "a real number", env_index)
-        with np.errstate(over="ignore"):
-            if not np.isfinite(np.float32(array)):
-                raise NonFiniteError("reward", f"not finite: {reward}", env_index)
-        return reward if type(reward) in NUMBERS else float(array)  # type: ignore[return-value]
+        if type(reward) not in NUMBERS:
+            array = as_real_array(reward)
+            if array is None or array.shape != ():
+                refuse_output("reward", show(reward), "a real number", env_index)
+            reward = float(array)
+        if not -LARGEST <= reward <= LARGEST:
+            raise NonFiniteError("reward", f"not finite: {show(reward)}", env_index)
+        return reward
 
-    def flag(self, quantity: str, flag: object, env_index: int) -> bool:
+    def flag(self, quantity: str, flag: Value, env_index: int) -> bool:
         """Convert a flag to a boolean.
 
         :raises EnvOutputError: if it is neither true nor false
         """
+        if flag is True or flag is False:
+            return flag
         array = as_real_array(flag)
         if array is None or array.shape != () or array not in (0, 1):
             refuse_output(quantity, show(flag), "True or False", env_index)
@@ -219,9 +220,9 @@ class OutputCheck:
         """
         observations, rewards, dones, infos = returned
         numbers = self._of_each("reward", rewards, "a real number")
-        if not (float(numbers.min()) > -HUGE_REWARD and float(numbers.max()) < HUGE_REWARD):  # Also if one is NaN.
+        if not (float(numbers.min()) >= -LARGEST and float(numbers.max()) <= LARGEST):  # Also if one is NaN.
             for i, reward in enumerate(numbers.tolist()):
-                self.note_reward(reward, i)
+                self.reward(reward, i)
         flags = self._of_each("done", dones, "True or False")
         if flags.dtype != bool and not np.isin(flags, (0, 1)).all():
             refuse_output("done", show(dones), "an array with True or False for each environment", None)
@@ -251,21 +252,6 @@ class OutputCheck:
         """
         self._check_numbers(self._space, observations, "observation", None)
 
-    def note_reward(self, reward: float, env_index: int) -> None:
-        """Warn once if a reward is huge.
-
-        :raises NonFiniteError: if it is not finite in single precision
-        """
-        if -HUGE_REWARD < reward < HUGE_REWARD:
-            return
-        self.reward(reward, env_index)
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"The reward of environment {env_index} is {reward:g}. Rewards of {HUGE_REWARD:.2g} or more overflow "
-                "the value loss in single precision: scale or normalize them. This warning is shown once."
-            )
-
     def _of_each(self, quantity: str, values: object, what: str) -> np.ndarray:
         array = as_real_array(values)
         if array is None or array.shape != (self._n_envs,):
@@ -288,7 +274,7 @@ class OutputCheck:
         return self._fit_array(space, observation, quantity, env_index)
 
     def _fit_array(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> Value:
-        if space.shape is None or space.dtype is None:
+        if space.shape is None or space.dtype is None or (space.shape == () and type(observation) is int):
             return observation
         shape = space.shape if env_index is not None else (self._n_envs, *space.shape)
         if type(observation) is np.ndarray and observation.dtype == space.dtype and observation.shape == shape:

@@ -2,6 +2,7 @@
 
 import multiprocessing as mp
 import os
+import select
 import sys
 import time
 import warnings
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from itertools import chain, pairwise
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, send_handle
 from typing import Any, NoReturn, cast
 
@@ -18,22 +21,33 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments import COUNT, POSITIVE
+from sb3_ppo_variants.arguments import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
-from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, Contents, open_memory
-from sb3_ppo_variants.envs.workers import how_it_ended, waits_for
+from sb3_ppo_variants.envs.in_worker import (
+    NO_INFO,
+    STEP_MESSAGE,
+    Block,
+    Failure,
+    SharedTypes,
+    Stepped,
+    open_memory,
+    work,
+)
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
-from sb3_ppo_variants.layout import map_parts
+from sb3_ppo_variants.layout import map_parts, structure_of
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
+# How long to wait for a process to end after its pipe has closed.
+SECONDS_AFTER_CLOSING = 1.0
 
-# The largest timeout: the system takes milliseconds as a signed 32-bit integer.
-LONGEST_TIMEOUT = 2e6
+# The system takes milliseconds as a signed 32-bit integer.
+TIMEOUT = Rule(
+    "seconds > 0 and at most two million", lambda value: POSITIVE.accepts(value) and cast(float, value) <= 2e6
+)
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
@@ -69,9 +83,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         timeout: float | None = None,
         n_workers: int | None = None,
     ):
-        POSITIVE.or_none().check("timeout", timeout)
-        if timeout is not None and timeout > LONGEST_TIMEOUT:
-            raise ArgumentError(f"timeout={timeout!r} must be at most {LONGEST_TIMEOUT:g} seconds; None waits forever")
+        TIMEOUT.or_none().check("timeout", timeout)
         COUNT.or_none().check("n_workers", n_workers)
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
@@ -97,23 +109,23 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send(("describe", None))
             described = [worker.recv() for worker in self.remotes]
             VecEnv.__init__(self, n_envs, *described[0][:2])
-            self._block = self._share([contents for *_, contents in described])
+            self._block = self._share([types for *_, types in described])
         except BaseException:
             self.close()
             raise
 
-    def _share(self, of_workers: Sequence[Contents | None]) -> Block | None:
+    def _share(self, of_workers: Sequence[SharedTypes | None]) -> Block | None:
         """Share memory with all workers, if there can be any and their environments have the same arrays."""
-        contents = of_workers[0]
-        if sys.platform == "win32" or contents is None or any(other != contents for other in of_workers):
+        types = of_workers[0]
+        if sys.platform == "win32" or types is None or any(other != types for other in of_workers):
             return None
-        memory = open_memory(contents, self.num_envs)
+        memory = open_memory(types, self.num_envs)
         try:
             for worker in self.remotes:
-                worker.send(("share", (contents, self.num_envs)))
+                worker.send(("share", (types, self.num_envs)))
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
-            return Block(memory, contents, self.num_envs)
+            return Block(memory, types, self.num_envs)
         finally:
             os.close(memory)
 
@@ -146,10 +158,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
         if self._block is not None:
-            return *self._block.take(), infos
-        numbers: Any = [answer.numbers for answer in answers if answer is not None]
-        observations, rewards, dones = zip(*numbers, strict=True)
-        return map_parts(_join, *observations), np.concatenate(rewards), np.concatenate(dones), infos
+            rewards, dones, *parts = self._block.take()
+        else:
+            rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
+        return self._observations(parts), rewards, dones, infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
@@ -159,7 +171,12 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
         self._reset_options()
-        return cast(VecEnvObs, map_parts(_join, *observations))
+        return self._observations(_join(observations))
+
+    def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
+        """Arrange the parts of observations as their space does."""
+        left = iter(parts)
+        return cast(VecEnvObs, map_parts(lambda _: next(left), structure_of(self.observation_space)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
@@ -324,5 +341,48 @@ class Worker:
         self.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def _join(*arrays: np.ndarray) -> np.ndarray:
-    return np.concatenate(arrays)
+def _join(of_workers: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(arrays) for arrays in zip(*of_workers, strict=True)]
+
+
+def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
+    """Make a function that waits for an answer of a worker, with an optional limit in seconds.
+
+    The function returns whether there is an answer. It raises an ``EOFError`` if the process ends without having sent
+    anything: other workers may keep the pipe open.
+    """
+    if not hasattr(select, "poll"):
+        return pipe.poll
+    # Register once, because multiprocessing creates a new poll object for each call.
+    poll, number = select.poll(), pipe.fileno()
+    poll.register(number, select.POLLIN)
+    poll.register(process.sentinel, select.POLLIN)
+
+    def has_answered(seconds: float | None) -> bool:
+        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        if len(ready) == 1 and ready[0][0] != number:
+            raise EOFError
+        return bool(ready)
+
+    return has_answered
+
+
+def ended_worker(processes: Sequence[BaseProcess], advice: str = "") -> WorkerError:
+    """Make the error that names the first worker that has ended, and says how.
+
+    :param processes: the process of each environment
+    :param advice: the end of the message
+    """
+    sentinels = [process.sentinel for process in processes]
+    ended = wait(sentinels, SECONDS_AFTER_CLOSING)
+    index = next((i for i, sentinel in enumerate(sentinels) if sentinel in ended), 0)
+    return WorkerError(index, how_it_ended(processes[index]) + advice)
+
+
+def how_it_ended(process: BaseProcess) -> str:
+    """Say how a process has ended that has closed its pipe."""
+    process.join(SECONDS_AFTER_CLOSING)
+    code = process.exitcode
+    if code is None:
+        return "closed its pipe"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
@@ -26,10 +25,9 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
     VecTransposeImage,
-    VecVideoRecorder,
 )
 
-from helpers import BOX, IMAGE, NoiseEnv, assert_same_policy, noise_envs, small
+from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
 from sb3_ppo_variants import ExactCheckpointCallback, NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.envs.checked import checked_outputs
@@ -245,36 +243,6 @@ def test_a_second_model_learns_on_the_same_environment(name: str) -> None:
     assert small(env=env).learn(128, callback).num_timesteps == 128 and callback.result == 64
     assert replaced(env) == []
     env.close()
-
-
-def test_two_models_one_after_the_other() -> None:
-    models = []
-    for cls in (PPO, partial(PPOClip, fast=False)):
-        env = VecNormalize(noise_envs(BOX))
-        env.seed(0)
-        first = small(cls, env).learn(32)
-        small(cls, env).learn(64)
-        models.append(first.learn(32, reset_num_timesteps=False))
-    assert_same_policy(*models)
-
-
-def test_an_environment_that_a_callback_sets_stays() -> None:
-    env, other = noise_envs(BOX), noise_envs(BOX)
-    model = small(env=env)
-    other.reset()
-    model.learn(128, Calls(lambda callback: callback.model.set_env(other, force_reset=False)))
-    assert model.env is other
-    assert other.get_attr("_steps") == [32 % 7] * 2
-
-
-def test_a_video(tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
-    pytest.importorskip("pygame")
-    env = make_vec_env("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
-    recorder = VecVideoRecorder(env, str(tmp_path), lambda step: step == 3, video_length=5)
-    small(env=recorder).learn(16)
-    recorder.close()
-    assert [file.suffix for file in tmp_path.iterdir()] == [".mp4"]
 
 
 @pytest.mark.parametrize("name", ["DummyVecEnv", "three wrappers"])
