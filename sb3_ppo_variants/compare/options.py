@@ -102,7 +102,7 @@ COMMANDS = {
         f"{__package__}.command",
     ),
     "report": Command(
-        "Write a report of the runs recorded so far: report.md, report.html, interactive.html and scores.csv.",
+        "Write a report of the runs recorded so far: report.md, report.html, scores.csv and scores.tex.",
         add_report,
         f"{__package__}.report",
     ),

@@ -169,6 +169,7 @@ def describe(comparison: Comparison, pictures: Path, baseline: str | None) -> Va
         "speed": tables.speed(comparison.table),
         "human": "",
         "human_means": "",
+        "human_incomplete": "",
     }
     said |= tables.compare_with_humans(comparison) | _draw_all(comparison, pictures)
     return said | (tables.hyperparameters(comparison.own) if comparison.own.records else {})

@@ -293,7 +293,9 @@ def compare_with_humans(comparison: Comparison) -> dict[str, str]:
         return {}
     shares = games.groupby(["label", "env"], sort=False)["normalised"].mean().unstack().astype(object)
     found = {"human": markdown(shares.map("{:.3f}".format, na_action="ignore"))}
-    if games["env"].nunique() > 1 and (complete := arrays(games)):
+    complete = arrays(games)
+    found["human_incomplete"] = join_labels(label for label in games["label"].unique() if label not in complete)
+    if games["env"].nunique() > 1 and complete:
         own = [f"{escape_markdown(label)} {mean}" for label, mean in means(complete).items()]
         found["human_means"] = ", ".join(own)
     return found

@@ -278,7 +278,6 @@ def test_the_model_of_cores_by_hand() -> None:
 # The function that measures, for each command with a file for results.
 MEASURING = {
     "cores": "cores.measure",
-    "guard": "guard.costs",
     "interpolation": "figures.interpolation.line",
     "kl-estimators": "figures.estimators.measure",
     "parts": "parts._train",

@@ -15,7 +15,6 @@ from benchmarks.measuring import doubled_up_to
 WITH_REPORTS = (
     "cold",
     "cores",
-    "guard",
     "kl-estimators",
     "paths",
     "peers",
@@ -37,12 +36,12 @@ def test_files_that_are_no_reports(command: str, tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(SystemExit, match=r"^--report .*runs.json cannot be read as a file .*: Expecting"):
         main([command, "--report", str(file)])
-    file.write_text("[]" if command == "guard" else '{"versions": {}}')
+    file.write_text('{"versions": {}}')
     with pytest.raises(SystemExit, match=r"^--report .*runs.json is not a file that --json of this command wrote"):
         main([command, "--report", str(file)])
 
 
-@pytest.mark.parametrize(("command", "other"), [*permutations(["cold", "guard", "peers", "throughput-bars"], 2)])
+@pytest.mark.parametrize(("command", "other"), [*permutations(["cold", "peers", "throughput-bars"], 2)])
 def test_reports_of_other_commands(command: str, other: str) -> None:
     with pytest.raises(SystemExit, match="is not a file that --json of this command wrote"):
         main([command.removesuffix("-bars"), "--report", str(ROOT / "results" / f"{other}.json")])
