@@ -124,14 +124,14 @@ def render(compared: Sequence[Comparison], problems: Sequence[str], out: Path, b
     return template.render(
         running=_count_running(out),
         problems=problems,
-        sections=[describe(comparison, out / PICTURES, baseline) for comparison in compared],
+        sections=[describe_comparison(comparison, out / PICTURES, baseline) for comparison in compared],
         alpha=statistics.ALPHA,
         margin=statistics.MARGIN,
         last=records.LAST,
     )
 
 
-def describe(comparison: Comparison, pictures: Path, baseline: str | None) -> Values:
+def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | None) -> Values:
     """Make everything that the report says about a comparison, as texts by name, and draw its pictures.
 
     :param pictures: folder for the pictures
