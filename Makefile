@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # What comparing needs is a part of it.
 COMPARABLE := $(or $(wildcard $(INSTALLED)),$(VENV)/comparable)
-NATIVE := setup.py $(wildcard sb3_ppo_variants/backends/native/*.?pp)
+NATIVE := setup.py sb3_ppo_variants/backends/native/interface.hpp
 SANITIZED := build/sanitized
 NEWEST := build/newest
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -g
@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install compare table1 train test lint types unit test-slow test-native test-newest fuzz \
+.PHONY: help install native compare table1 train test lint types unit test-slow test-native test-newest fuzz \
 	test-upstream test-upstream-contrib learning throughput throughput-bars stepping cold peers gallery docs \
 	docs-serve docs-links clean
 
@@ -31,12 +31,17 @@ $(VENV)/comparable: EXTRA := benchmark
 $(VENV)/installed $(VENV)/comparable: setup.cfg pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools
-	$(BIN)/python setup.py -q build_ext --inplace & \
+	$(BIN)/python setup.py -q build_ext --inplace --force & \
 		WITHOUT_LIBRARY=1 $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[$(EXTRA)]' \
 		&& wait $$!
 	touch $@
 
 install: $(INSTALLED)  ## Create the virtual environment .venv with everything that the other targets need
+
+# The instruction set of the library for development: plain, avx2 or avx512.
+SET ?= plain
+native:  ## Rebuild the native library for the instruction set SET only, which takes seconds
+	ONLY_INSTRUCTIONS=$(SET) $(BIN)/python setup.py -q build_ext --inplace --force --build-temp build/native
 
 compare: $(COMPARABLE)  ## Compare the variants with SB3's PPO on CartPole-v1, with a report (a few minutes)
 	$(BIN)/python -m sb3_ppo_variants compare --envs CartPole-v1 --seeds 10 --timesteps 50000 --jobs 2 --out runs/first
@@ -71,11 +76,7 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." -m "not slow or remade" \
-		tests/test_native.py tests/test_native_gsde.py tests/test_native_threads.py tests/test_batch.py tests/test_convolutions.py \
-		tests/test_field_objectives.py tests/test_trust_region.py tests/test_normalized.py \
-		tests/test_asymmetric.py tests/test_fast_distributions.py tests/test_fast_hybrid.py tests/test_fast_moving.py tests/test_fast_rollout.py \
-		tests/test_fast_update.py tests/test_remade.py
+		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." tests/engines tests/objectives tests/test_asymmetric.py
 
 # PyTorch stays at the version in constraints.txt, whose wheel without CUDA is the one that the other targets install; the
 # job "newest" of tests.yml takes newer ones too.

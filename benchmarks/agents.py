@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch as th
 
+import examples.environments  # noqa: F401
 from benchmarks.measuring import Count, add_names
 from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, train
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters

@@ -14,9 +14,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_ppo_variants import (
-    ArrayObjective,
     Batch,
-    Gradient,
     Objective,
     PPOAdaptiveKL,
     PPOClip,
@@ -39,21 +37,12 @@ DISCRETE = spaces.Discrete(3)
 HYBRID = spaces.Dict({"choice": DISCRETE, "force": CONTINUOUS})
 
 
-class OnTensors(Objective):
+class Own(Objective):
     """The loss of the unclipped objective, as a user would write it."""
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """Return the loss."""
         return -(batch.ratio * batch.advantages).mean()
-
-
-class OnArrays(OnTensors, ArrayObjective):
-    """The same objective with its gradient."""
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """Return the gradient."""
-        losses = -batch.ratio * batch.advantages
-        return Gradient(losses, losses / len(losses))
 
 
 class Features(FlattenExtractor):
@@ -105,8 +94,7 @@ CLASSES: dict[str, Callable[..., PPOBase]] = {
     "`PPOAdaptiveKL`": PPOAdaptiveKL,
     "`PPOFixedKL`": PPOFixedKL,
     "`PPOUnclipped`": PPOUnclipped,
-    "`PPOCustom` with a gradient": lambda *args, **rest: PPOCustom(*args, objective=OnArrays(), **rest),
-    "`PPOCustom` with a loss alone": lambda *args, **rest: PPOCustom(*args, objective=OnTensors(), **rest),
+    "`PPOCustom`": lambda *args, **rest: PPOCustom(*args, objective=Own(), **rest),
 }
 DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(4)})
 WITH_IMAGE = spaces.Dict({"a": VECTOR, "image": IMAGE})

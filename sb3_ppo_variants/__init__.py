@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from sb3_ppo_variants.kl import MissingKLError, register_kl
     from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss
-    from sb3_ppo_variants.objectives import ArrayObjective, Batch, Gradient, Objective, check_gradient
+    from sb3_ppo_variants.objectives import Batch, Objective
     from sb3_ppo_variants.processes import init_processes
     from sb3_ppo_variants.saving import ExactCheckpointCallback
     from sb3_ppo_variants.separate import SeparateUpdates
@@ -36,7 +36,6 @@ __version__ = "1.0.0"
 __all__ = [
     "ApproximateKL",
     "ArgumentError",
-    "ArrayObjective",
     "Batch",
     "CallbackError",
     "ClippedError",
@@ -46,7 +45,6 @@ __all__ = [
     "EnvOutputError",
     "ExactCheckpointCallback",
     "ExactKL",
-    "Gradient",
     "Huber",
     "KLAdaptive",
     "MissingKLError",
@@ -67,7 +65,6 @@ __all__ = [
     "SquaredError",
     "ValueLoss",
     "WorkerError",
-    "check_gradient",
     "get_system_info",
     "init_processes",
     "register_kl",
@@ -81,7 +78,7 @@ _MODULES = {
     "distributions": [],
     "evaluation": [],
     "losses": ["ClippedError", "Huber", "SquaredError", "ValueLoss"],
-    "objectives": ["ArrayObjective", "Batch", "Gradient", "Objective", "check_gradient"],
+    "objectives": ["Batch", "Objective"],
     "processes": ["init_processes"],
     "stops": ["ApproximateKL", "EarlyStop", "ExactKL", "RatioDeviation"],
     "separate": ["SeparateUpdates"],

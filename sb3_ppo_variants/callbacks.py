@@ -17,7 +17,6 @@ from stable_baselines3.common.callbacks import (
 )
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_ppo_variants.backends.obstacles import check_methods, find_obstacle
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
@@ -143,8 +142,7 @@ tell(Told.NOTHING, StopTrainingOnNoModelImprovement, StopTrainingOnRewardThresho
 
 def _told(callback: BaseCallback) -> Told:
     """Find what a callback is told: everything, unless it is known what it does."""
-    has_method = find_obstacle(check_methods, callback, "callback") is not None
-    return Told.ALL if has_method else _TOLD.get(type(callback), Told.ALL)
+    return _TOLD.get(type(callback), Told.ALL)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

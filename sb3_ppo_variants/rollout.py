@@ -31,7 +31,7 @@ BUFFER_NAMES = {
     "returns": "returns",
 }
 # Computes something for all rows of a rollout.
-OverRollout: TypeAlias = Callable[[Batch[np.ndarray]], np.ndarray]
+OverRollout: TypeAlias = Callable[[Batch], th.Tensor]
 # Results for the whole rollout that are kept, because a lambda is another function for each minibatch.
 MOST_COMPUTED = 8
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
@@ -149,15 +149,15 @@ class Columns:
             self._in_rows[name] = self._episodes() if name == "episodes" else self._column(name)
         return map_parts(lambda array: convert(array[rows]), self._in_rows[name])
 
-    def whole(self) -> Batch[np.ndarray]:
-        """Return a batch with all rows."""
+    def whole(self) -> Batch:
+        """Return a batch with all rows, on the CPU."""
         every = np.arange(self._buffer.buffer_size * self._buffer.n_envs)
-        return Batch(source=lambda name: self.read(name, every, np.asarray))
+        return Batch(source=lambda name: self.read(name, every, th.from_numpy))
 
     def _over_rollout(self, rows: np.ndarray, convert: Callable[[np.ndarray], Any], compute: OverRollout) -> Any:
         found = self._computed.get(compute)
         if found is None:
-            found = compute(self.whole())
+            found = compute(self.whole()).numpy()
             if len(self._computed) == MOST_COMPUTED:
                 self._computed.clear()
             self._computed[compute] = found

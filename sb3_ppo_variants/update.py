@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch as th
@@ -23,7 +23,6 @@ from sb3_ppo_variants.arguments.rules import current_value
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.objectives.objective import TensorOrArray
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.moments import mean_and_variance
@@ -34,6 +33,7 @@ from sb3_ppo_variants.stops import EarlyStop
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
+TensorOrArray = TypeVar("TensorOrArray", th.Tensor, np.ndarray)
 
 
 def rollout_normalizer(

@@ -326,8 +326,7 @@ class PPOCustom(PPOBase):
     The objective is saved with the model, so its class must be importable where the model is loaded. An
     objective of your own is pickled.
 
-    :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`. It trains faster if it is an
-        :class:`~sb3_ppo_variants.ArrayObjective`
+    :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     :raises MissingKLError: if the policy's distribution has no registered KL and the objective needs one
     """

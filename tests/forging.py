@@ -5,24 +5,12 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch as th
 
-from helpers import BOX, noise_envs, save
-from sb3_ppo_variants import PPOAdaptiveKL
-from sb3_ppo_variants.saving import plain
-
-NOTE, OPTIMIZER = "sb3_ppo_variants.json", "policy.optimizer.pth"
+NOTE = "sb3_ppo_variants.json"
 Members = dict[str, bytes]
-
-
-@cache
-def members(cls: Any = PPOAdaptiveKL, **arguments: Any) -> Members:
-    env = noise_envs(BOX)
-    model = cls("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", **arguments).learn(64)
-    return unzip(save(model))
 
 
 def unzip(file: io.BytesIO) -> Members:
@@ -49,19 +37,6 @@ def seal(changed: Members) -> io.BytesIO:
     return zip_members(changed)
 
 
-def with_optimizer(state: bytes) -> io.BytesIO:
-    return seal({**members(), OPTIMIZER: state})
-
-
-def with_values(original: Members, **values: Any) -> io.BytesIO:
-    """Return the file with some attributes replaced."""
-    data, note = json.loads(original["data"]), json.loads(original[NOTE])
-    for name, value in values.items():
-        data[name] = {":serialized:": ""}
-        note["plain"][name] = value if isinstance(value, dict) and "@" in value else plain.encode(value)
-    return seal({**original, "data": json.dumps(data).encode(), NOTE: json.dumps(note).encode()})
-
-
 def change_state(original: Members, member: str, change: Callable[[Any], object]) -> Members:
     state = th.load(io.BytesIO(original[member]), weights_only=True)
     change(state)
@@ -72,7 +47,3 @@ def serialize(state: Any) -> bytes:
     file = io.BytesIO()
     th.save(state, file)
     return file.getvalue()
-
-
-def load(file: io.BytesIO, cls: Any = PPOAdaptiveKL, **arguments: Any) -> Any:
-    return cls.load(file, weights_only=True, device="cpu", **arguments)

@@ -52,7 +52,8 @@ def state(model: Any) -> dict[str, Any]:
     normalize = model.get_vec_normalize_env()
     return {
         "parameters": _comparable(model.get_parameters()),
-        "beta": getattr(model, "current_kl_coef", None),
+        "beta": None if callable(beta := getattr(model, "kl_coef", None)) else beta,
+        "objective": repr(model._objective()),
         "counts": (model.num_timesteps, model._n_updates, model._total_timesteps, model.remaining_timesteps),
         "progress": model._current_progress_remaining,
         "episodes": [(episode["r"], episode["l"]) for episode in model.ep_info_buffer],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected
 from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
@@ -17,7 +18,6 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecMonitor
 from test_asymmetric import KEYS, SPACE
-from test_fast_update import assert_same_update, collected
 from test_hybrid import KICK
 from torch import nn
 from torch.distributions import AffineTransform, Beta, Independent, Normal, TanhTransform, TransformedDistribution

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected, rolled_out
 from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
@@ -14,8 +15,6 @@ from resuming import exact
 from stable_baselines3 import PPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
-from test_fast_rollout import rolled_out
-from test_fast_update import assert_same_update, collected
 
 from helpers import BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL, SeparateUpdates

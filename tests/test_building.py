@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
@@ -34,31 +33,6 @@ def printed(clone: Path, *command: str, **variables: str) -> str:
         check=True,
     )
     return done.stdout + done.stderr
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="variables do not choose the compiler")
-def test_a_wheel_without_the_library_has_other_tags(clone: Path) -> None:
-    printed(clone, "bdist_wheel", CC="false", CXX="false")
-    (wheel,) = (clone / "dist").iterdir()
-    assert wheel.name.endswith("-py3-none-any.whl")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="variables do not choose the compiler")
-def test_a_wheel_has_no_files_that_are_gone_since_an_earlier_build(clone: Path) -> None:
-    native = Path("sb3_ppo_variants", "backends", "native")
-    for name in ("gone.cpp", "gone.hpp", "gone.py"):
-        (clone / native / name).touch()
-    names = []
-    for _ in range(2):
-        printed(clone, "bdist_wheel", CC="false", CXX="false")
-        (wheel,) = (clone / "dist").iterdir()
-        names.append(set(ZipFile(wheel).namelist()))
-        wheel.unlink()
-        for file in (clone / native).glob("gone.*"):
-            file.unlink()
-    before, after = names
-    assert before - after == {(native / f"gone.{suffix}").as_posix() for suffix in ("cpp", "hpp", "py")}
-    assert (native / "plain.cpp").as_posix() in after
 
 
 @pytest.mark.slow

@@ -18,19 +18,17 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
-    ArrayObjective,
     Batch,
-    Gradient,
+    Objective,
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
     PPOFixedKL,
-    check_gradient,
     register_kl,
 )
 from sb3_ppo_variants.backends import choice
 from sb3_ppo_variants.backends.reference import Reference
-from sb3_ppo_variants.policies import kind as families
+from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.stops import EarlyStop
@@ -39,23 +37,18 @@ from sb3_ppo_variants.update import Descent, JointUpdates, Trained, UpdatePlan
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
 
 
-# An objective: the loss on tensors and its gradient over arrays.
+# An objective: its loss.
 
 
 # [objective]
 @dataclass(frozen=True)
-class Squared(ArrayObjective):
+class Squared(Objective):
     """r A - c (r - 1)^2, which pulls every ratio back to 1."""
 
     c: float
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         return -(batch.ratio * batch.advantages - self.c * (batch.ratio - 1) ** 2).mean()
-
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        r, a = batch.ratio, batch.advantages
-        losses = -(r * a - self.c * (r - 1) ** 2)
-        return Gradient(losses, d_log_ratio=-(r * a - 2 * self.c * (r - 1) * r) / len(r))
 
     def coefficients(self) -> dict[str, float]:
         return {"c": self.c}
@@ -68,7 +61,6 @@ def test_an_objective() -> None:
     # r A = 3 and -0.5, minus 2 (r - 1)^2 = 0.5 and 0.5: 2.5 and -1, with the mean 0.75.
     batch = Batch(th.tensor([1.5, 0.5]), th.tensor([2.0, -1.0]))
     assert Squared(2.0).loss(batch).item() == pytest.approx(-0.75)
-    check_gradient(Squared(2.0))
     env, log = noise_envs(BOX), LogRecorder()
     PPOCustom("MlpPolicy", env, objective=Squared(2.0), **SETTINGS).learn(32, log)
     assert log.updates[-1]["train/c"] == 2.0

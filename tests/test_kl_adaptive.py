@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected
 from resuming import exact, pendulums
-from test_fast_update import assert_same_update, collected
 
 from helpers import ACTION_SPACES, BOX, LogRecorder, noise_envs, save, small, update
 from sb3_ppo_variants import (

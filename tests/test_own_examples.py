@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected
 from faulty import AT_END, Fault, faulty_envs, stopped
 from resuming import exact, pendulums
 from stable_baselines3 import PPO
-from test_fast_update import assert_same_update, collected
 from torch.nn import functional as F
 
 from helpers import ACTION_SPACES, LogRecorder, assert_same_policy, collect, flat_weights, noise_envs, save, small
@@ -35,7 +35,7 @@ class SequenceRatios(Objective):
 
     clip_range: float = 0.2
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         _, episode, length = batch.episodes.unique(return_inverse=True, return_counts=True)
         total = th.zeros(len(length)).to(batch.log_ratio).index_add(0, episode, batch.log_ratio)
         ratio = (total / length).exp()[episode]
@@ -51,7 +51,7 @@ class PenaltyPerState(Objective):
     needs_kl = True
     beta: float = 1.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         error = (batch.returns - batch.old_values).abs()
         beta = self.beta * error / error.mean().clamp(min=1e-8)
         return (beta * batch.kl - batch.ratio * batch.advantages).mean()
@@ -66,7 +66,7 @@ class RenyiPenalty(Objective):
     order: float = 0.5
     beta: float = 1.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         return (self.beta * batch.renyi(self.order) - batch.ratio * batch.advantages).mean()
 
 
@@ -266,9 +266,12 @@ def test_an_error_does_not_undo_the_steps_before_it() -> None:
             super().train()
             raise KeyboardInterrupt
 
-    model = small(Interrupted)
-    collect(model)
-    before = flat_weights(model).clone()
-    with pytest.raises(KeyboardInterrupt):
-        model.train()
-    assert not th.equal(flat_weights(model), before)
+    for cls, kept in ((Interrupted, True), (PPOClip, False)):
+        model = small(cls)
+        collect(model)
+        before = flat_weights(model).clone()
+        if cls is PPOClip:
+            model._after_update = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model.train()
+        assert th.equal(flat_weights(model), before) is not kept

@@ -3,9 +3,7 @@
 Each test names the function that uses it. If one fails with a new version of a library, this function has to change.
 """
 
-import ctypes
 import inspect
-import platform
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +23,7 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends import images, obstacles, views
+from sb3_ppo_variants.backends import images, recognised, views
 from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.distributions import StateGaussianDistribution
 
@@ -168,15 +166,6 @@ def test_where_the_fused_kernel_counts_steps() -> None:
         assert other.state[weight]["step"].device == fused.state[weight]["step"].device
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
-def test_thresholds_of_glibc() -> None:
-    """``backends.images.keep_freed_memory`` calls ``mallopt``, which returns 1 if it knows a threshold."""
-    glibc = images._glibc()
-    assert isinstance(glibc, ctypes.CDLL)
-    assert glibc.mallopt(images.M_MMAP_THRESHOLD, images.LARGEST) == 1
-    assert glibc.mallopt(images.M_TRIM_THRESHOLD, 2 * images.LARGEST) == 1
-
-
 def test_sequences_of_sb3_contrib() -> None:
     """``backends.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
@@ -198,8 +187,8 @@ def test_sequences_of_sb3_contrib() -> None:
 
 
 def test_methods_of_sb3s_policies() -> None:
-    """``backends.obstacles`` refuses policies that override one of these methods."""
-    assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in obstacles.WRITTEN_OUT)
+    """``backends.recognised`` refuses policies that override one of these methods."""
+    assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in recognised.WRITTEN_OUT)
 
 
 @pytest.mark.parametrize("policy", [ActorCriticPolicy, "maskable", "recurrent"])
@@ -231,15 +220,14 @@ def test_methods_of_sb3s_vec_normalize() -> None:
 
 
 def test_hooks_of_pytorch() -> None:
-    """``backends.obstacles.check_hooks`` finds hooks by the endings of their names."""
+    """``backends.recognised.have_hooks`` finds hooks by these names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     hooked[2].register_full_backward_hook(lambda *_: None)
     hooked[3].register_full_backward_pre_hook(lambda *_: None)
-    assert obstacles.find_obstacle(obstacles.check_hooks, [nn.Linear(1, 1)]) is None
-    for module in hooked:
-        assert obstacles.find_obstacle(obstacles.check_hooks, [module]) == "the policy's modules have hooks"
+    assert not recognised.have_hooks([nn.Linear(1, 1)])
+    assert all(recognised.have_hooks([module]) for module in hooked)
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:

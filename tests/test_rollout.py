@@ -55,6 +55,7 @@ def test_minibatches_come_with_their_rows() -> None:
     seen: list[int] = []
     for samples, rows in draw_minibatches(buffer, 4):
         assert samples.observations.flatten().tolist() == numbers[rows].tolist()
+        assert rows is not None
         seen.extend(rows)
     assert sorted(seen) == [*range(N_STEPS * N_ENVS)]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
+from engine_models import assert_same_update, collected
 from stable_baselines3.common.distributions import DiagGaussianDistribution
-from test_fast_update import assert_same_update, collected
 
 from helpers import ACTION_SPACES, BOX, LogRecorder, assert_same_weights, noise_envs, save, update
 from sb3_ppo_variants import (

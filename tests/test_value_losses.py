@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch as th
+from engine_models import OfStates, assert_same_update, collected
 from stable_baselines3 import PPO
-from test_batch import OfStates, OfStatesOverArrays
-from test_fast_update import assert_same_update, collected
 
 from helpers import ACTION_SPACES, BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import (
@@ -162,8 +161,7 @@ class Own(NamedTuple):
 OWN = {
     "term": Own(SPO()),
     "means": Own(KLHinge(1e-6), batch_size=150),
-    "gradient": Own(OfStatesOverArrays(), batch_size=150),
-    "loss": Own(OfStates()),
+    "loss": Own(OfStates(), batch_size=150),
     "separate": Own(SPO(), SeparateUpdates(value_epochs=3), 150),
 }
 

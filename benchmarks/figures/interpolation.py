@@ -64,7 +64,7 @@ def measured(model: PPOClip) -> dict[str, float]:
     """Return the mean KL, each objective, and E[clip(r) A] without the minimum, all over the rollout."""
     samples = moved(model)
     ratio = np.exp(samples.log_ratio)
-    batch: Batch[th.Tensor] = Batch(*map(th.from_numpy, (ratio, samples.advantages, samples.kl)))
+    batch: Batch = Batch(*map(th.from_numpy, (ratio, samples.advantages, samples.kl)))
     values = {name: -objective.loss(batch).item() for name, objective in OBJECTIVES.items()}
     without_minimum = np.clip(ratio, 1 - EPSILON, 1 + EPSILON) * samples.advantages
     return {**values, "clip without minimum": float(without_minimum.mean()), "kl": float(samples.kl.mean())}

@@ -32,7 +32,7 @@ def _sample(objective: Objective, ratio: float, advantage: float, old_prob: floa
     log_ratio = th.tensor([np.log(ratio)], dtype=th.float64, requires_grad=True)
     prob = old_prob * log_ratio.exp()
     log_ratio_of_other = th.log((1 - prob) / (1 - old_prob))
-    batch: Batch[th.Tensor] = Batch(
+    batch: Batch = Batch(
         log_ratio.exp(),
         th.tensor([advantage], dtype=th.float64),
         -old_prob * log_ratio - (1 - old_prob) * log_ratio_of_other,

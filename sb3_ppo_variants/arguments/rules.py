@@ -362,10 +362,18 @@ def current_value(
     return current_value(name, schedule, 0.0, values)
 
 
-def describe(value: object, progress_remaining: float = 1.0) -> str:
-    """Describe a value with words that are the same in every process; schedules by their value at this progress."""
-    if isinstance(value, FloatSchedule):
-        value = value(progress_remaining)
+def describe(value: object, *progress_remaining: float) -> str:
+    """Describe an argument with words that are the same in every process.
+
+    :param progress_remaining: where schedules are described by their values; by default, three places
+    """
+    if isinstance(value, dict):
+        parts = (f"{key!r}: {describe(value[key], *progress_remaining)}" for key in sorted(value, key=repr))
+        return f"{{{', '.join(parts)}}}"
+    if callable(value) and not isinstance(value, type):
+        with suppress(Exception):  # It is no schedule, but a function of the user's own.
+            values = [float(value(progress)) for progress in progress_remaining or (1.0, 0.5, 0.0)]
+            return ", then ".join(map(repr, dict.fromkeys(values)))
     return type(value).__name__ if " at 0x" in repr(value) else repr(value)
 
 

@@ -1,17 +1,13 @@
 """SB3's convolutional network on a CPU, with memory laid out for convolutions.
 
-The computation is the same as in the reference backend. Images and filters are stored channels-last, the fastest layout
+The computation is the same as in the reference engine. Images and filters are stored channels-last, the fastest layout
 for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes all
-convolutions. Otherwise, bytes are scaled to [0, 1] in one pass, into an array that all minibatches share. Large linear
-layers use the library of PyTorch's convolutions. Freed memory stays with the process.
+convolutions. Large linear layers use the library of PyTorch's convolutions.
 """
 
-import ctypes
-import platform
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
 
 import numpy as np
 import torch as th
@@ -25,12 +21,17 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.backends import obstacles
 from sb3_ppo_variants.backends.native.convolutions import FirstLayers
-from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.backends.recognised import (
+    ObstacleError,
+    UntilChanged,
+    check_optimizers,
+    check_parameters,
+    check_written_out,
+    find_obstacle,
+)
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.backends.remade import UntilRemade
-from sb3_ppo_variants.backends.views import with_onednn, without_scaling
+from sb3_ppo_variants.backends.views import with_onednn
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
@@ -39,7 +40,7 @@ from sb3_ppo_variants.update import UpdatePlan
 
 def _check_plan(plan: UpdatePlan) -> None:
     policy = plan.kind.policy
-    obstacles.check_written_out(plan)
+    check_written_out(plan)
     if plan.proximal is not None:
         raise ObstacleError("the proximal policy is not that of the rollout")
     for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
@@ -50,44 +51,8 @@ def _check_plan(plan: UpdatePlan) -> None:
     space = policy.observation_space
     if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
         raise ObstacleError("images are not scaled to [0, 1]")
-    obstacles.check_parameters(plan.parameters.values())
-    obstacles.check_optimizers(plan.parameters.values(), plan.optimizers)
-
-
-# Names and values from glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# Thresholds in bytes. KEPT is larger than any block. Versions of glibc that reject it accept LARGEST, which is also the
-# upper end of glibc's own adjustment.
-KEPT, LARGEST = 2**30, 2**25
-
-
-@cache
-def _glibc() -> ctypes.CDLL | None:
-    """Open the C library of this process, or return ``None`` if it is not glibc."""
-    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
-@contextmanager
-def keep_freed_memory() -> Iterator[None]:
-    """Let glibc keep freed memory for later blocks while the context is active. Other C libraries are left alone.
-
-    glibc requests each large block from the system and returns it as soon as it is freed, so every minibatch of images
-    touches new pages. That costs thousands of page faults, and for each of them the system clears a page.
-
-    glibc adjusts both thresholds itself: it raises them when large blocks are freed. Setting one turns this adjustment
-    off for good, so on exit both are set to the values where it ends. Blocks above them go back to the system again.
-    """
-    glibc = _glibc()
-    if glibc is None:
-        yield
-        return
-    glibc.mallopt(M_MMAP_THRESHOLD, KEPT) or glibc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-    glibc.mallopt(M_TRIM_THRESHOLD, KEPT)
-    try:
-        yield
-    finally:
-        glibc.mallopt(M_MMAP_THRESHOLD, LARGEST)
-        glibc.mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
+    check_parameters(plan.parameters.values())
+    check_optimizers(plan)
 
 
 @contextmanager
@@ -141,67 +106,48 @@ def _lay_out_moments(weight: th.Tensor, optimizers: list[Optimizer], memory_form
             state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
-class ScaledImages:
-    """Selects images and scales their bytes to [0, 1]; each call overwrites the images that the previous one returned.
-
-    :param images: bytes, or numbers in single precision, shape ``(n, height, width, channels)``
-    :param most: the largest number of images in a call
-    """
-
-    def __init__(self, images: np.ndarray, most: int):
-        self._images = images
-        shape = (most, *images.shape[1:])
-        self._selected = np.empty(shape, images.dtype)
-        self._numbers = th.empty(shape, dtype=th.float32, device="cpu")
-        self._scale = 255.0 if images.dtype == np.uint8 else 1.0
-
-    def __call__(self, rows: np.ndarray) -> th.Tensor:
-        selected, numbers = self._selected[: len(rows)], self._numbers[: len(rows)]
-        np.take(self._images, rows, axis=0, out=selected, mode="clip")
-        th.div(th.from_numpy(selected), self._scale, out=numbers)
-        return numbers.permute(0, 3, 1, 2)
-
-
 class ImageUpdate(TorchUpdate):
-    """The same update of a view of the policy that takes scaled images or the output of its first layers.
+    """The same update of a view of the policy, which takes the output of its first layers if the library has them.
 
     :param plan: the plan of the update
     """
 
     def __init__(self, plan: UpdatePlan):
-        buffer, first = plan.buffer, FirstLayers.find(plan.kind.policy)
+        self._first = first = FirstLayers.find(plan.kind.policy)
+        view = plan.kind.policy if first is None else first.rest
+        if first is not None:
+            self._read_rollout(plan.buffer)
+        super().__init__(replace(plan, kind=type(plan.kind)(with_onednn(view))))
+
+    def _read_rollout(self, buffer: RolloutBuffer) -> None:
+        """Read the rollout, with images laid out for the library."""
         self._n_rows = buffer.buffer_size * buffer.n_envs
         where = where_in(buffer, np.arange(self._n_rows))
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
         self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
         images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
-        images = np.ascontiguousarray(np.moveaxis(images, 1, -1))
-        self._select: Callable[[np.ndarray], th.Tensor] = (
-            ScaledImages(images, max(plan.batch_size, ROWS_AT_ONCE))
-            if first is None
-            else partial(first, np.moveaxis(images, -1, 1))
-        )
+        self._images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, 1, -1)), -1, 1)
+        columns = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
         actions = in_rows(buffer, buffer.actions).astype(np.float32, copy=False)
-        numbers = [
-            in_rows(buffer, array).ravel()
-            for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)
-        ]
-        self._others = [th.from_numpy(array) for array in (actions, *numbers)]
+        self._others = [*map(th.from_numpy, (actions, *(in_rows(buffer, each).ravel() for each in columns)))]
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
-        view = without_scaling(plan.kind.policy) if first is None else first.rest
-        super().__init__(replace(plan, kind=type(plan.kind)(with_onednn(view))))
-
-    def _images_at(self, rows: np.ndarray) -> th.Tensor:
-        return self._select(self._places[rows])
 
     def distributions(self) -> Iterator[Distribution]:
+        if self._first is None:
+            yield from super().distributions()
+            return
         for start in range(0, self._n_rows, ROWS_AT_ONCE):
             rows = np.arange(start, min(start + ROWS_AT_ONCE, self._n_rows))
             masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[start : start + ROWS_AT_ONCE],)
-            yield self._plan.kind.policy.get_distribution(self._images_at(rows), *masks)
+            features = self._first(self._images, self._places[rows])
+            yield self._plan.kind.policy.get_distribution(features, *masks)
 
     def minibatches(self) -> Generator[Samples]:
+        if self._first is None:
+            with closing(super().minibatches()) as minibatches:
+                yield from minibatches
+            return
         permutation = np.random.permutation(self._n_rows)
         size = self._plan.batch_size
         for start in range(0, len(permutation), size):
@@ -209,7 +155,7 @@ class ImageUpdate(TorchUpdate):
             where = th.from_numpy(rows)
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
-            yield Samples._make([self._images_at(rows), *others, masks, rows])
+            yield Samples._make([self._first(self._images, self._places[rows]), *others, masks, rows])
 
 
 class ActingAfter(ActingPolicy):
@@ -259,7 +205,7 @@ class Images(Reference):
         return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
 
     def obstacle(self, plan: UpdatePlan) -> str | None:
-        return obstacles.find_obstacle(_check_plan, plan)
+        return find_obstacle(_check_plan, plan)
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
@@ -267,7 +213,6 @@ class Images(Reference):
         policy, optimizers = plan.kind.policy, plan.optimizers
         # Rollouts leave Adam alone, because a callback may save it.
         with (
-            keep_freed_memory(),
             _lay_channels_last(policy, optimizers),
             fuse_adam(optimizers) if updating else nullcontext(),
         ):
@@ -279,4 +224,4 @@ class Images(Reference):
             actor = TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
         else:
             actor = ImageActor(first, model, plan, buffer)
-        return UntilRemade(actor, model, plan)
+        return UntilChanged(actor, model, plan)

@@ -19,12 +19,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
 from sb3_ppo_variants.backends.images import fuse_adam
-from sb3_ppo_variants.backends.obstacles import (
+from sb3_ppo_variants.backends.recognised import (
     ObstacleError,
-    check_hooks,
     check_optimizers,
     check_overrides,
     find_obstacle,
+    have_hooks,
 )
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
@@ -60,7 +60,7 @@ def _check_plan(plan: UpdatePlan) -> None:
             raise ObstacleError(f"the recurrent layer is a {lstm}")
         if lstm.dropout > 0:
             raise ObstacleError("the LSTM has dropout")
-        if find_obstacle(check_hooks, [lstm]) is not None:
+        if have_hooks([lstm]):
             raise ObstacleError("the LSTM has hooks")
         if "forward" in vars(lstm):
             raise ObstacleError("the LSTM has its own forward")
@@ -152,7 +152,7 @@ class Sequences(Reference):
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         """Use a fused Adam in updates while the context is active."""
-        plain = updating and find_obstacle(check_optimizers, plan.parameters.values(), plan.optimizers) is None
+        plain = updating and find_obstacle(check_optimizers, plan) is None
         return fuse_adam(plan.optimizers) if plain else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:

@@ -9,7 +9,7 @@ from stable_baselines3.common.torch_layers import MlpExtractor, NatureCNN
 from torch import nn
 from torch.nn import functional
 
-from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
+from sb3_ppo_variants.backends.recognised import have_hooks
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The context of an autograd function, to which PyTorch and the function add attributes.
@@ -61,8 +61,9 @@ def with_onednn(module: AnyModule) -> AnyModule:
     PyTorch multiplies single-precision matrices with MKL, which leaves half of the vector units of AMD's processors
     idle. oneDNN, with which PyTorch convolves, uses all of them.
     """
-    has_hooks = find_obstacle(check_hooks, module.modules()) is not None
-    return module if has_hooks or not has_onednn() else cast(AnyModule, _view_with_onednn(module, {}))
+    if have_hooks(module.modules()) or not has_onednn():
+        return module
+    return cast(AnyModule, _view_with_onednn(module, {}))
 
 
 def has_onednn() -> bool:

@@ -23,7 +23,7 @@ from sb3_ppo_variants.compare.settings import Conditions
 from sb3_ppo_variants.errors import ArgumentError
 
 PRESETS = Path(__file__).parent / "presets"
-CONFIG_KEYS = ("name", "settings", "envs", "seeds", "conditions")
+ENTRIES = ("name", "settings", "envs", "seeds", "conditions")
 # A file of hyperparameters is named on the command line.
 CONDITIONS = {field.name for field in fields(Conditions)} - {"preset", "file"}
 
@@ -53,10 +53,10 @@ def read_config(name: str) -> Config:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict) or "settings" not in found:
-            raise ValueError(f"it has no settings; a comparison has {', '.join(CONFIG_KEYS)}")
+            raise ValueError(f"it has no settings; a comparison has {', '.join(ENTRIES)}")
         shared = found.get("conditions", {})
         listed = shared if isinstance(shared, list) else [shared]
-        for part, known in ((found, set(CONFIG_KEYS)), *((each, CONDITIONS) for each in listed)):
+        for part, known in ((found, set(ENTRIES)), *((each, CONDITIONS) for each in listed)):
             if unknown := sorted(part.keys() - known):
                 raise ValueError(f"{unknown[0]} is none of {', '.join(sorted(known))}")
         for key in {"settings", "envs"} & found.keys():

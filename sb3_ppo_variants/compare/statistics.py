@@ -16,7 +16,7 @@ from itertools import combinations, count
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import nctdtrinc, stdtrit
+from scipy.special import stdtrit
 from scipy.stats import beta, norm, trim_mean
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
@@ -35,8 +35,6 @@ FEWEST_FOR_IQM = 3
 MARGIN = 0.1
 # How often at least one of the settings that are the same may be called different.
 ALPHA = 0.05
-# How often a difference that a comparison can detect is found.
-POWER = 0.8
 # Where the divisions of the runs between two settings cannot all be tried, at least so many random ones are.
 RANDOM_DIVISIONS = 9_999
 # The number of random divisions on which a p value rests that is just small enough for the first of all comparisons.
@@ -354,24 +352,3 @@ def samples_for(tests: int) -> int:
 def seeds_needed(tests: int, envs: int) -> int:
     """Compute the number of seeds of each setting with which a difference can be significant among so many tests."""
     return next(seeds for seeds in count(2) if smallest_p(seeds, seeds, envs) <= ALPHA / tests)
-
-
-def detectable_difference(scores: Scores, seeds: int) -> float:
-    """Compute the smallest difference of two means that so many seeds of each setting would find with a power of 80%.
-
-    It is that of a t test at Holm's first and strictest level, with the variances of these scores in each environment,
-    averaged over settings: a permutation test has nearly the same power. NaN if so few seeds can find nothing, or if
-    the variances are not known.
-    """
-    several = [own for own in scores.values() if len(own) > 1]
-    tests, envs = math.comb(len(scores), 2), next(iter(scores.values())).shape[1]
-    if not tests or not several or seeds < seeds_needed(tests, envs):
-        return math.nan
-    parts = np.mean([own.var(axis=0, ddof=1) for own in several], axis=0) * 2 / seeds / envs**2
-    if not parts.any():
-        return math.nan
-    # As in half_width, for two samples with the same variances.
-    freedom = 2 * (seeds - 1) * parts.sum() ** 2 / (parts**2).sum()
-    needed = stdtrit(freedom, 1 - ALPHA / tests / 2)
-    # The noncentrality with which t is below what is needed in the other cases.
-    return float(nctdtrinc(freedom, 1 - POWER, needed) * np.sqrt(parts.sum()))

@@ -11,8 +11,8 @@ from sb3_ppo_variants.envs.making import (
     make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
-from sb3_ppo_variants.envs.mujoco_vec_env import MujocoVecEnv, make_mujoco_vec_env
-from sb3_ppo_variants.envs.simulations import MujocoTask, Simulations
+from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
+from sb3_ppo_variants.envs.mujoco.simulations import MujocoTask, Simulations
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 __all__ = [

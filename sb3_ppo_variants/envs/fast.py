@@ -25,8 +25,8 @@ from sb3_ppo_variants.envs.making import (
     register_games,
     spec_of,
 )
-from sb3_ppo_variants.envs.mujoco_tasks import TASKS, gymnasium_task, is_registered_by
-from sb3_ppo_variants.envs.mujoco_vec_env import load_model, make_mujoco_vec_env
+from sb3_ppo_variants.envs.mujoco.batch import load_model, make_mujoco_vec_env
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, gymnasium_task, is_registered_by
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.guards.masks import own_space, random_actions

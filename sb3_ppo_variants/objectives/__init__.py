@@ -11,19 +11,9 @@ from typing import NoReturn
 
 from sb3_ppo_variants.arguments.commandline import read_call
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.objectives.checking import check_gradient
 from sb3_ppo_variants.objectives.clipping import CISPO, ESPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.ewma import EWMA
-from sb3_ppo_variants.objectives.objective import (
-    ArrayObjective,
-    Batch,
-    Gradient,
-    NativeObjective,
-    Objective,
-    gradient_of,
-    has_gradient,
-    has_term,
-)
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Objective, has_term
 from sb3_ppo_variants.objectives.penalties import MDPO, AdaptiveReverseKL, KLHinge, ReverseKL
 from sb3_ppo_variants.objectives.smooth import DPO, P3O, SAPO, SPO
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL, Clipped, KLPenalized, Unclipped
@@ -41,12 +31,10 @@ __all__ = [
     "TRGPPO",
     "AdaptiveKL",
     "AdaptiveReverseKL",
-    "ArrayObjective",
     "Batch",
     "ClipHigher",
     "Clipped",
     "DualClip",
-    "Gradient",
     "KLHinge",
     "KLPenalized",
     "NativeObjective",
@@ -55,9 +43,6 @@ __all__ = [
     "Rollback",
     "TrulyPPO",
     "Unclipped",
-    "check_gradient",
-    "gradient_of",
-    "has_gradient",
     "has_term",
     "list_objectives",
     "read_objective",

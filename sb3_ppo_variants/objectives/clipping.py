@@ -37,7 +37,7 @@ class ClipHigher(NativeObjective):
         """Both ends of the range, and no penalties."""
         return 1 - self.clip_range, 1 + self.clip_range_high, 0.0, 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)]."""
         clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range_high)
         return -th.min(batch.advantages * batch.ratio, batch.advantages * clipped).mean()
@@ -68,7 +68,7 @@ class DualClip(NativeObjective):
         """Both ends of the range, and c."""
         return 1 - self.clip_range, 1 + self.clip_range, self.c
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[max(min(r A, clip(r) A), c A) where A < 0, else min(r A, clip(r) A)]."""
         a = batch.advantages
         clipped = th.min(a * batch.ratio, a * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range))
@@ -102,7 +102,7 @@ class CISPO(NativeObjective):
         """Both ends of the range."""
         return 1 - self.clip_range_low, 1 + self.clip_range_high
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[sg(clip(r)) A log r]."""
         weights = th.clamp(batch.ratio.detach(), 1 - self.clip_range_low, 1 + self.clip_range_high)
         return -(weights * batch.advantages * batch.log_ratio).mean()
@@ -133,7 +133,7 @@ class Rollback(NativeObjective):
         """Both ends of the range, and alpha."""
         return 1 - self.clip_range, 1 + self.clip_range, self.alpha
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[min(r A, F(r) A)], where F(r) = (1 + alpha) clip(r) - alpha r."""
         clipped = th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
         rolled_back = (1 + self.alpha) * clipped - self.alpha * batch.ratio
@@ -167,7 +167,7 @@ class TrulyPPO(NativeObjective):
         """Delta and alpha."""
         return self.delta, self.alpha
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - alpha KL where KL >= delta and r A > A, else r A]."""
         surrogate = batch.advantages * batch.ratio
         beyond = (batch.kl >= self.delta) & (surrogate > batch.advantages)

@@ -62,7 +62,7 @@ class EWMA(Objective):
         """The objective within. A subclass with a loss of its own is not around another one."""
         return self.objective if type(self).loss is EWMA.loss else self
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""
         return self.objective.loss(batch)
 

@@ -1,19 +1,16 @@
-"""The interface of objectives, and checks of what they return."""
+"""The interface of objectives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
-import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.stops import EarlyStop
 
-TensorOrArray = TypeVar("TensorOrArray", th.Tensor, np.ndarray)
 Self = TypeVar("Self", bound="Objective")
 
 
@@ -21,8 +18,8 @@ def unknown(field: str) -> None:
     """Stand for the source of a batch that has only what it was given."""
 
 
-class Batch(Generic[TensorOrArray]):
-    """What is known about a minibatch, as tensors or as arrays with one row per sample.
+class Batch:
+    """What is known about a minibatch, as tensors with one row per sample.
 
     Unless said otherwise, the shape is ``(batch,)``. A field is computed when an objective first reads it, so only what
     is read costs time. The gradient of a loss is taken through all fields that depend on the current policy.
@@ -35,147 +32,146 @@ class Batch(Generic[TensorOrArray]):
     :param others: other fields by name
     """
 
-    ratio: TensorOrArray
-    """r(theta) = pi(a|s) / pi_old(a|s)."""
-    log_ratio: TensorOrArray
-    """log r(theta)."""
-    log_prob: TensorOrArray
-    """log pi(a|s)."""
-    old_log_prob: TensorOrArray
-    """log pi_old(a|s)."""
-    advantages: TensorOrArray
-    """A, normalised as the model's ``normalize_advantage`` says."""
-    kl: TensorOrArray
-    """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
-    reverse_kl: TensorOrArray
-    """KL(new || old) in each state, likewise."""
-    jensen_shannon: TensorOrArray
-    """The Jensen-Shannon divergence of the old and the new policy in each state, likewise; not for arrays."""
-    parameters: tuple[TensorOrArray, ...]
-    """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise; not for
-    arrays."""
-    old_parameters: tuple[TensorOrArray, ...]
-    """Those of the old policy, likewise, also for arrays."""
-    entropy: TensorOrArray
-    """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
-    old_values: TensorOrArray
-    """The values that were estimated during the rollout."""
-    returns: TensorOrArray
-    """The TD(lambda) targets of the value function."""
-    observations: Any
-    """Shape ``(batch, ...)``, or a dict of these."""
-    actions: TensorOrArray
-    """As the rollout buffer has them, shape ``(batch, action_dim)``."""
-    rows: TensorOrArray
-    """The index of each sample in the rollout, which has one environment after the other."""
-    episodes: TensorOrArray
-    """A number for each episode, or part of one, in the rollout; its samples share it."""
-
     def __init__(
         self,
-        ratio: TensorOrArray | None = None,
-        advantages: TensorOrArray | None = None,
-        kl: TensorOrArray | None = None,
+        ratio: th.Tensor | None = None,
+        advantages: th.Tensor | None = None,
+        kl: th.Tensor | None = None,
         *,
-        source: Callable[[str], object] = unknown,
+        source: Callable[[str], Any] = unknown,
         **others: object,
     ):
-        self._source: Callable[[str], Any] = source
+        self._source = source
         for name, value in (("ratio", ratio), ("advantages", advantages), ("kl", kl), *others.items()):
             if name not in FIELDS:
                 raise TypeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
             if value is not None:
-                self.__dict__[name] = value
+                self.__dict__[name] = value  # In the place of what a cached property would compute.
 
-    if not TYPE_CHECKING:  # The annotations above say what there is.
+    @cached_property
+    def ratio(self) -> th.Tensor:
+        """r(theta) = pi(a|s) / pi_old(a|s)."""
+        return self.log_ratio.exp()
 
-        def __getattr__(self, name):
-            """Find a field. Python calls this only when the field is first read."""
-            if name not in FIELDS:
-                raise AttributeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
-            value = self._find(name)
-            if value is None:
-                value = self.__dict__[name] = self._derive(name)
-            return value
+    @cached_property
+    def log_ratio(self) -> th.Tensor:
+        """log r(theta)."""
+        return self.ratio.log() if "ratio" in self.__dict__ else self._tensor("log_ratio")
 
-    def renyi(self, order: float) -> TensorOrArray:
-        """Compute the Renyi divergence D(old || new) of an order in each state, likewise; not for arrays."""
-        of_order: Callable[[float], TensorOrArray] = self._source("renyi") or self._refuse("renyi")
+    @cached_property
+    def log_prob(self) -> th.Tensor:
+        """log pi(a|s)."""
+        found: th.Tensor | None = self._source("log_prob")
+        return self.old_log_prob + self.log_ratio if found is None else found
+
+    @cached_property
+    def old_log_prob(self) -> th.Tensor:
+        """log pi_old(a|s)."""
+        return self._tensor("old_log_prob")
+
+    @cached_property
+    def advantages(self) -> th.Tensor:
+        """A, normalised as the model's ``normalize_advantage`` says."""
+        return self._tensor("advantages")
+
+    @cached_property
+    def kl(self) -> th.Tensor:
+        """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
+        return self._tensor("kl")
+
+    @cached_property
+    def reverse_kl(self) -> th.Tensor:
+        """KL(new || old) in each state, likewise."""
+        return self._tensor("reverse_kl")
+
+    @cached_property
+    def jensen_shannon(self) -> th.Tensor:
+        """The Jensen-Shannon divergence of the old and the new policy in each state, likewise."""
+        return self._tensor("jensen_shannon")
+
+    @cached_property
+    def parameters(self) -> tuple[th.Tensor, ...]:
+        """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
+        found: tuple[th.Tensor, ...] = self._read("parameters")
+        return found
+
+    @cached_property
+    def old_parameters(self) -> tuple[th.Tensor, ...]:
+        """Those of the old policy, likewise."""
+        found: tuple[th.Tensor, ...] = self._read("old_parameters")
+        return found
+
+    @cached_property
+    def entropy(self) -> th.Tensor:
+        """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
+        return self._tensor("entropy")
+
+    @cached_property
+    def old_values(self) -> th.Tensor:
+        """The values that were estimated during the rollout."""
+        return self._tensor("old_values")
+
+    @cached_property
+    def returns(self) -> th.Tensor:
+        """The TD(lambda) targets of the value function."""
+        return self._tensor("returns")
+
+    @cached_property
+    def observations(self) -> Any:
+        """Shape ``(batch, ...)``, or a dict of these."""
+        return self._read("observations")
+
+    @cached_property
+    def actions(self) -> th.Tensor:
+        """As the rollout buffer has them, shape ``(batch, action_dim)``."""
+        return self._tensor("actions")
+
+    @cached_property
+    def rows(self) -> th.Tensor:
+        """The index of each sample in the rollout, which has one environment after the other."""
+        return self._tensor("rows")
+
+    @cached_property
+    def episodes(self) -> th.Tensor:
+        """A number for each episode, or part of one, in the rollout; its samples share it."""
+        return self._tensor("episodes")
+
+    def renyi(self, order: float) -> th.Tensor:
+        """Compute the Renyi divergence D(old || new) of an order in each state. The objective must set ``needs_kl``."""
+        of_order: Callable[[float], th.Tensor] = self._read("renyi")
         return of_order(order)
 
-    def over_rollout(self, compute: Callable[["Batch[np.ndarray]"], np.ndarray]) -> TensorOrArray:
+    def over_rollout(self, compute: Callable[["Batch"], th.Tensor]) -> th.Tensor:
         """Compute something for the whole rollout, only once per update, and return it for the samples of this batch.
 
         A batch that has no rollout, such as one that was made by hand, stands for the rollout itself.
 
-        :param compute: a method or function that takes a batch with all samples of the rollout, and returns an array
-            with one row per sample. The batch has what does not depend on the current policy, but no advantages. A
-            lambda is another function each time, and is computed for each batch
+        :param compute: a method or function that takes a batch with all samples of the rollout, on the CPU, and returns
+            a tensor with one row per sample. The batch has what does not depend on the current policy, but no
+            advantages. A lambda is another function each time, and is computed for each batch
         """
-        of_samples: Callable[[Callable[..., np.ndarray]], TensorOrArray] | None = self._source("over_rollout")
-        if of_samples is not None:
-            return of_samples(compute)
-        found = compute(Batch(source=lambda name: map_parts(_as_array, getattr(self, name))))
-        return found if isinstance(self.advantages, np.ndarray) else th.from_numpy(found).to(self.advantages.device)
+        of_samples: Callable[[Callable[[Batch], th.Tensor]], th.Tensor] | None = self._source("over_rollout")
+        return compute(self) if of_samples is None else of_samples(compute)
 
-    def _find(self, name: str) -> object:
-        if name not in self.__dict__:
-            value = self._source(name)
-            if value is None:
-                return None
-            self.__dict__[name] = value
-        return self.__dict__[name]
+    def _tensor(self, name: str) -> th.Tensor:
+        found: th.Tensor = self._read(name)
+        return found
 
-    def _derive(self, name: str) -> object:
-        """Compute a field from others."""
-        if name == "ratio" and self._find("log_ratio") is not None:
-            return np.exp(self.log_ratio) if isinstance(self.log_ratio, np.ndarray) else self.log_ratio.exp()
-        if name == "log_ratio" and self._find("ratio") is not None:
-            return np.log(self.ratio) if isinstance(self.ratio, np.ndarray) else self.ratio.log()
-        if name == "log_prob" and self._find("old_log_prob") is not None:
-            return self.old_log_prob + self.log_ratio
-        self._refuse(name)
+    def _read(self, name: str) -> Any:
+        """Ask the source for a field.
 
-    def _refuse(self, name: str) -> NoReturn:
-        """:raises RuntimeError: always, with the reason why the field is not known"""
-        reason = f"the objective reads batch.{name}, which this batch does not have"
-        if name in OF_DISTRIBUTIONS:
-            reason += (
-                ": set needs_kl = True in its class. Then loss() has all fields of the distributions, gradient() has "
-                "kl, reverse_kl and old_parameters, and a function for over_rollout() has old_parameters"
-            )
-        raise RuntimeError(reason)
+        :raises RuntimeError: if the source does not know it
+        """
+        value = self._source(name)
+        if value is None:
+            advice = ": set needs_kl = True in its class" if name in OF_DISTRIBUTIONS else ""
+            raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have{advice}")
+        return value
 
 
-def _as_array(value: object) -> object:
-    return value.detach().cpu().numpy() if isinstance(value, th.Tensor) else value
-
-
-FIELDS = frozenset({*Batch.__annotations__, "renyi"})
+FIELDS = frozenset({*(name for name, each in vars(Batch).items() if isinstance(each, cached_property)), "renyi"})
 # What is known only of distributions with a known KL.
 OF_DISTRIBUTIONS = frozenset({"kl", "reverse_kl", "jensen_shannon", "renyi", "parameters", "old_parameters"})
-
-
-class Gradient(NamedTuple):
-    """A loss over arrays with its derivatives; all arrays have the shape ``(batch,)``.
-
-    ``None`` stands for a loss that does not depend on a quantity.
-    """
-
-    losses: np.ndarray
-    """The loss of each sample; their mean is the loss."""
-    d_log_ratio: np.ndarray
-    """The derivative of the mean with respect to each log r."""
-    d_kl: np.ndarray | None = None
-    """The derivative with respect to each KL(old || new)."""
-    d_reverse_kl: np.ndarray | None = None
-    """The derivative with respect to each KL(new || old)."""
-    d_entropy: np.ndarray | None = None
-    """The derivative with respect to each entropy."""
-
-
-# What the derivatives are with respect to.
-DERIVED = tuple(name.removeprefix("d_") for name in Gradient._fields[1:])
 
 
 class Objective(ABC):
@@ -201,7 +197,7 @@ class Objective(ABC):
         return self
 
     @abstractmethod
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """Compute the negative objective, a scalar."""
 
     def check_distribution(self, distribution: Distribution) -> None:  # noqa: B027
@@ -231,18 +227,6 @@ class Objective(ABC):
         return self
 
 
-class ArrayObjective(Objective):
-    """An objective with a hand-written gradient, which takes a fraction of the time of autograd on the fast path.
-
-    The gradient is that with respect to log r, the two KLs and the entropy. A loss that depends on the policy in
-    another way cannot have one.
-    """
-
-    @abstractmethod
-    def gradient(self, batch: Batch[np.ndarray]) -> Gradient:
-        """Compute the loss and its derivatives. :func:`~sb3_ppo_variants.check_gradient` compares it with autograd."""
-
-
 class NativeObjective(Objective):
     """A dataclass of coefficients whose loss and derivatives the native library computes too, in ``objectives.hpp``."""
 
@@ -261,57 +245,17 @@ class NativeObjective(Objective):
         """Return the fields that are numbers."""
         return {name: float(value) for name, value in vars(self).items() if isinstance(value, Real)}
 
-    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+    def per_sample(self, rollout: Batch) -> th.Tensor:
         """Return the numbers that its term takes for each sample, shape ``(rows, numbers_per_sample)``.
 
         :param rollout: a batch with all samples, as :meth:`Batch.over_rollout` passes it
         """
-        return np.empty((len(rollout.old_log_prob), 0))
-
-
-def _is_given_with_loss(objective: Objective, member: str) -> bool:
-    """Whether an objective has a member that belongs to its loss, and not to one that it has overridden."""
-    for cls in type(objective).__mro__:
-        members = cls.__dict__
-        if member in members and member not in getattr(cls, "__abstractmethods__", ()):
-            return True
-        if "loss" in members:
-            return False
-    return False
+        return th.empty(len(rollout.old_log_prob), 0)
 
 
 def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
-    """Whether the native library computes an objective without calling Python."""
-    return isinstance(objective, NativeObjective) and _is_given_with_loss(objective, "term")
-
-
-def has_gradient(objective: Objective) -> TypeGuard[ArrayObjective]:
-    """Whether an objective has a gradient over arrays that belongs to its loss."""
-    return _is_given_with_loss(objective, "gradient")
-
-
-def gradient_of(objective: ArrayObjective, batch: Batch[np.ndarray]) -> Gradient:
-    """Compute the losses and the gradient of an objective.
-
-    :raises ArgumentError: if it returns anything but a ``Gradient``, if what it contains is not an array of shape
-        ``(batch,)``, or if a KL has a derivative although the objective does not need it
-    """
-    returned, name = objective.gradient(batch), type(objective).__name__
-    if not isinstance(returned, tuple) or not 2 <= len(returned) <= len(Gradient._fields):
-        raise ArgumentError(f"{name}.gradient returned {returned!r}; allowed: a Gradient")
-    found = Gradient(*returned)
-    for field, array in zip(Gradient._fields, found, strict=True):
-        if array is None and field in Gradient._field_defaults:
-            continue
-        if not isinstance(array, np.ndarray) or array.shape != batch.advantages.shape:
-            which = f"of shape {array.shape}" if isinstance(array, np.ndarray | np.generic) else f"= {array!r}"
-            raise ArgumentError(
-                f"{name}.gradient returned {field} {which}; allowed: an array of shape {batch.advantages.shape}, one "
-                "number per sample"
-            )
-        if field in ("d_kl", "d_reverse_kl") and not objective.needs_kl:
-            raise ArgumentError(
-                f"{name}.gradient returned a {field}, but needs_kl is False: set needs_kl = True in its class, or "
-                "return None"
-            )
-    return found
+    """Whether the native library has a term for an objective whose loss no subclass has overridden."""
+    if not isinstance(objective, NativeObjective):
+        return False
+    definitions = (vars(cls) for cls in type(objective).__mro__)
+    return "term" in next(found for found in definitions if "term" in found or "loss" in found)

@@ -46,7 +46,7 @@ class KLHinge(NativeObjective):
         """Beta, eta, and the mean KL at which the hinge begins."""
         return self.kl_coef, self.eta, 2 * self.desired_kl
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A] + beta d + eta max(0, d - 2 d_targ)^2."""
         kl = batch.kl.mean()
         hinge = self.eta * th.relu(kl - 2 * self.desired_kl) ** 2
@@ -86,7 +86,7 @@ class ReverseKL(NativeObjective):
         """An infinite range, no penalty on the KL, and beta."""
         return -inf, inf, 0.0, self.kl_coef
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - beta KL(new || old)]."""
         return (self.kl_coef * batch.reverse_kl - batch.ratio * batch.advantages).mean()
 
@@ -153,7 +153,7 @@ class MDPO(NativeObjective):
         """An infinite range, no penalty on the KL, and 1 / t."""
         return -inf, inf, 0.0, 1 / self.step_size
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - KL(new || old) / t]."""
         return ReverseKL(1 / self.step_size).loss(batch)
 

@@ -32,7 +32,7 @@ class SPO(NativeObjective):
         """Eps."""
         return (self.clip_range,)
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - |A| / (2 eps) (r - 1)^2]."""
         penalty = batch.advantages.abs() / (2 * self.clip_range) * (batch.ratio - 1) ** 2
         return (penalty - batch.ratio * batch.advantages).mean()
@@ -65,7 +65,7 @@ class P3O(NativeObjective):
         """Tau for both signs of A, and beta."""
         return self.tau, self.tau, self.kl_coef
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[(4 / tau) sigmoid(tau (r - 1)) A - beta KL]."""
         gate = 4 / self.tau * th.sigmoid(self.tau * (batch.ratio - 1))
         return (self.kl_coef * batch.kl - gate * batch.advantages).mean()
@@ -98,7 +98,7 @@ class SAPO(NativeObjective):
         """Both temperatures, and no penalty."""
         return self.tau_pos, self.tau_neg, 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[(4 / tau) sigmoid(tau (r - 1)) A]."""
         of_positive, of_negative = map(batch.advantages.new_tensor, (self.tau_pos, self.tau_neg))
         tau = th.where(batch.advantages > 0, of_positive, of_negative)
@@ -136,7 +136,7 @@ class DPO(NativeObjective):
         """Alpha and beta."""
         return self.alpha, self.beta
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - f(r, A)]."""
         r, a = batch.ratio, batch.advantages
         above, below = (r - 1) * a, batch.log_ratio * a

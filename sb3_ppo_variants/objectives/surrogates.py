@@ -30,7 +30,7 @@ class Clipped(NativeObjective):
         """Both ends of the range, and no penalties."""
         return 1 - self.clip_range, 1 + self.clip_range, 0.0, 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""
         unclipped = batch.advantages * batch.ratio
         clipped = batch.advantages * th.clamp(batch.ratio, 1 - self.clip_range, 1 + self.clip_range)
@@ -48,7 +48,7 @@ class Unclipped(NativeObjective):
         """An infinite range, and no penalties."""
         return -inf, inf, 0.0, 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A]."""
         return -(batch.advantages * batch.ratio).mean()
 
@@ -86,7 +86,7 @@ class KLPenalized(NativeObjective):
         low, high, *_ = self._surrogate.constants
         return low, high, self.kl_coef, 0.0
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[r A - beta KL]."""
         return self._surrogate.loss(batch) + self.kl_coef * batch.kl.mean()
 

@@ -77,16 +77,18 @@ class TRGPPO(NativeObjective):
         """Empty: both ends of the range are numbers of each sample."""
         return ()
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         """-E[min(r A, clip(r, l, u) A)]."""
-        low, high = batch.over_rollout(self.per_sample).to(batch.ratio.dtype).T
+        low, high = batch.over_rollout(self.per_sample).to(batch.ratio).T
         return -th.min(batch.advantages * batch.ratio, batch.advantages * th.clamp(batch.ratio, low, high)).mean()
 
-    def per_sample(self, rollout: Batch[np.ndarray]) -> np.ndarray:
+    def per_sample(self, rollout: Batch) -> th.Tensor:
         """Return the ends of the range of each sample, shape ``(rows, 2)``."""
-        line = line_through(rollout.old_parameters, rollout.actions, rollout.old_log_prob)
+        old_parameters = tuple(each.cpu().numpy() for each in rollout.old_parameters)
+        line = line_through(old_parameters, rollout.actions.cpu().numpy(), rollout.old_log_prob.cpu().numpy())
         least, greatest = range_of_ratio(line, self.delta if self.delta else line.default_delta(self.clip_range))
-        return np.stack([np.minimum(least, 1 - self.clip_range), np.maximum(greatest, 1 + self.clip_range)], axis=1)
+        ends = np.minimum(least, 1 - self.clip_range), np.maximum(greatest, 1 + self.clip_range)
+        return th.from_numpy(np.stack(ends, axis=1))
 
 
 class Line(NamedTuple):

@@ -53,7 +53,6 @@ PARTS_IN_TEXT: dict[str, tuple[str, Sequence[type]]] = {
 }
 # Arguments of the algorithm that are no hyperparameters.
 GIVEN = ("env", "seed", "_init_setup_model")
-ACTIONS_AS_DRAWN = "sb3_ppo_variants.envs.ActionsAsDrawn"
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
 Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None

@@ -4,6 +4,7 @@ import io
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -25,10 +26,8 @@ from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.moments import Statistics
 from sb3_ppo_variants.saving.archive import File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.classes import check_class, convert
-from sb3_ppo_variants.saving.parameters import check_states
+from sb3_ppo_variants.saving.attributes import check_class, convert, get_plain_forms, read_attributes
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.reading import get_plain_forms, limit_networks, read_values, warn_of_weights
 from sb3_ppo_variants.saving.state import LSTM_STATES, keep_random_state
 
 Self = TypeVar("Self", bound="FileAlgorithm")
@@ -78,9 +77,9 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """Save the model in a file that SB3 can also read.
 
         Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
-        written next to the old one, synced to disk and renamed. A file that cannot be replaced is overwritten in place,
-        with a warning. As in SB3, a path without a suffix gets ``.zip``. If several processes train together, only
-        rank 0 writes to a path; an open file belongs to the process that opened it.
+        written next to the old one, synced to disk and renamed. As in SB3, a path without a suffix gets ``.zip``. If
+        several processes train together, only rank 0 writes to a path; an open file belongs to the process that opened
+        it.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out
@@ -126,32 +125,32 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :param print_system_info: whether to print information about the system on which the file was saved
         :param force_reset: whether training begins with a reset of ``env``
         :param weights_only: whether to read only tensors and plain values, and unpickle nothing. Set this for files
-            from people you do not trust: as in SB3, unpickling runs any code that the file contains
+            from people you do not trust: as in SB3, unpickling runs any code that the file contains. It does not bound
+            the memory that a file takes
         :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: arguments of the constructor that override those in the file, or other attributes to set
         :raises ArgumentError: if there is no such attribute, or it has a value that is not allowed, or that needs other
             networks
-        :raises DamagedFileError: if the file is damaged or has values that no model can have, naming the part; an
+        :raises DamagedFileError: if the file is damaged or does not fit its class, naming the part; an
             :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
-        archive = read_archive(path, is_trusted=not weights_only)
+        archive = read_archive(path)
         check_class(cls, archive)
         if isinstance(env, VectorEnv):
             env = adapt(env, monitored=True)
-        values = read_values(cls, archive, env, custom_objects, kwargs, weights_only)
+        values = read_attributes(cls, archive, env, custom_objects, kwargs, weights_only)
         device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
         # SB3 sets the values instead of those in the file.
         file = archive.with_data(dict.fromkeys(values)).to_file()
-        limited = limit_networks(archive) if weights_only else nullcontext()
-        with nullcontext() if reseed else keep_random_state(), limited:
+        with nullcontext() if reseed else keep_random_state():
             try:
                 model = super().load(file, env, device, values, print_system_info, force_reset)
-            except MemoryError as error:
-                raise DamagedFileError(archive.name, "the model", f"does not fit into memory: {error}") from error
             except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
                 raise type(error)(archive.name, error.part, error.fault) from error
-        warn_of_weights(model.policy, archive.name)
+        for name, weights in model.policy.named_parameters():
+            if not th.isfinite(weights).all():
+                warnings.warn(f"{archive.name}: {name} of the policy has numbers that are not finite")
         return model
 
     @classmethod
@@ -184,13 +183,13 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """
         if isinstance(ppo, BaseAlgorithm) and env is None:
             env = ppo.get_env()
-        file, arguments = convert(cls, ppo, env, arguments, is_trusted=not weights_only)
+        file, arguments = convert(cls, ppo, env, arguments)
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
     ) -> None:
-        """Check the parameters of the networks and the state of the optimizers, then set them.
+        """Set the parameters of networks and the states of optimizers: all of them, or none if one does not fit.
 
         :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
         :param exact_match: whether the states must be complete and have no other parameters
@@ -204,13 +203,24 @@ class FileAlgorithm(OnPolicyAlgorithm):
             name, parameters = archive.name, archive.states
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
-        names = own - (optional - parameters.keys()) if exact_match else parameters
-        owners = {owner: recursive_getattr(self, owner, None) for owner in sorted(names)}
-        check_states(owners, parameters, name, exact_match)
+        owners = {part: recursive_getattr(self, part, None) for part in parameters}
+        for part, owner in owners.items():  # Names that are no part of the model come first: they may be misspelt.
+            if not isinstance(owner, th.nn.Module | th.optim.Optimizer):
+                raise DamagedFileError(name, part, "is not part of this model")
+        for part in sorted(own - optional - parameters.keys()) if exact_match else ():
+            raise DamagedFileError(name, part, "is missing")
+        before = {part: deepcopy(owner.state_dict()) for part, owner in owners.items()}
+        for part, owner in owners.items():
+            try:
+                strict = {"strict": exact_match} if isinstance(owner, th.nn.Module) else {}
+                owner.load_state_dict(parameters[part], **strict)
+            except Exception as error:  # Modules and optimizers may raise anything for the states of others.
+                for set_before, state in before.items():
+                    owners[set_before].load_state_dict(state)
+                raise DamagedFileError(name, part, f"does not fit this model: {error}") from error
         if "policy" in parameters:
             for missing in optional - parameters.keys():
                 setattr(self, missing, None)
-        super().set_parameters(parameters, exact_match, device)
 
 
 def _find_destination(path: Path) -> Path:

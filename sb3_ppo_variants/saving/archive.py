@@ -19,26 +19,15 @@ from stable_baselines3.common.save_util import open_path
 
 from sb3_ppo_variants.errors import DamagedFileError
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.untrusted import UntrustedStateError, read_state
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE_SUFFIX = ".pth"
 VARIABLES = "pytorch_variables.pth"
-POLICY = "policy.pth"
 # The members of every file. A model may have further states.
-MEMBERS = (DATA, VARIABLES, POLICY, "policy.optimizer.pth", "_stable_baselines3_version")
+MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
 # SB3's key for a pickled value.
 PICKLED = ":serialized:"
-# Stands for the hash of the note while that hash is computed.
-NO_HASH = 64 * "0"
-# SB3 stores members uncompressed. A file that was zipped again may be compressed, within these bounds on its size.
-COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-MOST_BYTES, MOST_TIMES = 2**26, 10
-# What members of a stranger's file may take is more than that of their bytes, so they have bounds of their own.
-MOST_TEXT, MOST_OTHERS = 2**24, 2**20
-# Compressed JSON can make values that take ten thousand times as much memory. Each of them follows one of these marks.
-VALUE_MARKS, MOST_VALUES = (b"[", b"{", b","), 2**18
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -87,10 +76,10 @@ class Archive:
         return DamagedFileError(self.name, part.removesuffix(STATE_SUFFIX), fault)
 
     def _json(self, member: str) -> Values:
-        if member not in self.members:
-            raise self.error(member, "is missing")
         try:
             value = json.loads(self.members[member])
+        except KeyError:
+            raise self.error(member, "is missing") from None
         except (ValueError, RecursionError) as error:
             raise self.error(member, f"is not JSON: {error}") from error
         if not isinstance(value, dict):
@@ -106,30 +95,6 @@ class Archive:
             raise self.error(member, f"is a {type(state).__name__}, not a dictionary")
         return state
 
-    def check_values(self) -> None:
-        """Check that the values in JSON take little memory, in a file from a stranger."""
-        for member in {DATA, NOTE}.intersection(self.members):
-            text = self.members[member]
-            if sum(map(text.count, VALUE_MARKS)) > MOST_VALUES:
-                raise self.error(member, f"has more than {MOST_VALUES} values, which weights_only=True does not read")
-
-    def with_safe_states(self) -> "Archive":
-        """Return the archive with states that PyTorch can read without filling the memory.
-
-        :raises DamagedFileError: if a state in this archive could fill it
-        """
-        members = dict(self.members)
-        for member in filter(lambda member: member.endswith(STATE_SUFFIX), members):
-            written = io.BytesIO()
-            try:
-                th.save(read_state(members[member]), written)
-            except UntrustedStateError as error:
-                raise self.error(member, str(error)) from error
-            except Exception as error:  # Damaged bytes may raise anything.
-                raise self.error(member, f"cannot be read: {error!r}") from error
-            members[member] = written.getvalue()
-        return replace(self, members=members)
-
     def with_data(self, data: Values) -> "Archive":
         """Return the archive with these attributes instead of its own."""
         return replace(self, members={**self.members, DATA: json.dumps(data).encode()})
@@ -137,11 +102,9 @@ class Archive:
     def with_note(self, note: Values) -> "Archive":
         """Return the archive with this note, to which the hashes are added."""
         others = {member: content for member, content in self.members.items() if member != NOTE}
-        hashes = {NOTE: NO_HASH, **{member: sha256(content) for member, content in others.items()}}
-        content = json.dumps({"sha256": hashes, **note}).encode()
-        content = _replace_own_hash(content, NO_HASH, sha256(content))
+        hashes = {member: sha256(content) for member, content in others.items()}
         # The note comes first, because damage to the directory of a zip archive can hide the last members.
-        return replace(self, members={NOTE: content, **others})
+        return replace(self, members={NOTE: json.dumps({"sha256": hashes, **note}).encode(), **others})
 
     def to_file(self) -> io.BytesIO:
         """Write the archive to a file in memory of the same name."""
@@ -152,11 +115,26 @@ class Archive:
                 archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
         return file
 
+    def check(self) -> None:
+        """Compare the members with the hashes in the note.
 
-def read_archive(file: File, is_trusted: bool = True) -> Archive:
+        :raises DamagedFileError: if one is missing, unknown or not what was saved
+        """
+        if NOTE not in self.members:
+            return
+        hashes = self.note.get("sha256")
+        if not isinstance(hashes, dict):
+            raise self.error(NOTE, "has no hashes")
+        for member in {**hashes, **self.members}.keys() - {NOTE}:
+            if member not in self.members:
+                raise self.error(member, "is missing")
+            if hashes.get(member) != sha256(self.members[member]):
+                raise self.error(member, "is not what was saved")
+
+
+def read_archive(file: File) -> Archive:
     """Read an open file, or the file at a path with or without the suffix ``.zip``, and check its hashes.
 
-    :param is_trusted: whether it may take as much memory as it asks for
     :raises DamagedFileError: if it is not a zip archive or a member is damaged
     :raises IsADirectoryError: if the path is a folder, and there is no such file with the suffix
     """
@@ -172,72 +150,23 @@ def read_archive(file: File, is_trusted: bool = True) -> Archive:
     name = str(file if is_path else getattr(file, "name", type(file).__name__))
     with opened if is_path else nullcontext():
         opened.seek(0)
-        archive = Archive(name, _read_members(name, opened.read(), is_trusted))
-    if not is_trusted:
-        archive.check_values()
-    _check_hashes(archive)
-    return archive if is_trusted else archive.with_safe_states()
+        archive = Archive(name, _read_members(name, opened.read()))
+    archive.check()
+    return archive
 
 
-def _read_members(name: str, content: bytes, is_trusted: bool) -> dict[str, bytes]:
-    members: dict[str, bytes] = {}
+def _read_members(name: str, content: bytes) -> dict[str, bytes]:
     part = "the zip archive"
+    members: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            _check_size(name, part, sum(info.file_size for info in archive.infolist()), MOST_BYTES, len(content))
-            for info in archive.infolist():
-                part = info.filename.removesuffix(STATE_SUFFIX)
-                if not is_trusted:
-                    least = MOST_TEXT if part in (DATA, NOTE) else MOST_OTHERS
-                    _check_size(name, part, info.file_size, least, info.compress_size)
-                if info.compress_type not in COMPRESSIONS:
-                    # For other methods, Python does not limit the size of a decompressed chunk.
-                    raise DamagedFileError(name, part, "uses a compression method other than deflate")
-                if info.filename in members:
-                    raise DamagedFileError(name, part, "appears twice")
-                with archive.open(info) as member:
-                    # Read past the end, because zipfile only compares the checksum there.
-                    members[info.filename] = member.read(info.file_size + 1)
-    except DamagedFileError:
-        raise
+            for part in archive.namelist():
+                members[part] = archive.read(part)
     except Exception as error:  # Decompressors may raise anything.
         is_zip = members or not isinstance(error, zipfile.BadZipFile)
         fault = "is damaged" if is_zip else "cannot be read; it wasn't a zip-file, or is truncated"
-        raise DamagedFileError(name, part, f"{fault}: {error!r}") from error
+        raise DamagedFileError(name, part.removesuffix(STATE_SUFFIX), f"{fault}: {error!r}") from error
     return members
-
-
-def _check_size(name: str, part: str, size: int, least: int, n_compressed: int) -> None:
-    """Check that a part of a file takes little memory for its compressed bytes.
-
-    :param least: the size that any part may have
-    """
-    most = least + MOST_TIMES * n_compressed
-    if size > most:
-        raise DamagedFileError(name, part, f"would take {size} bytes when decompressed, more than {most}")
-
-
-def _check_hashes(archive: Archive) -> None:
-    if NOTE not in archive.members:
-        return
-    hashes = archive.note.get("sha256")
-    if not isinstance(hashes, dict):
-        raise archive.error(NOTE, "has no hashes")
-    contents = dict(archive.members)
-    if NOTE in hashes:
-        contents[NOTE] = _replace_own_hash(contents[NOTE], hashes[NOTE], NO_HASH)
-    else:
-        del contents[NOTE]  # Version 1.0.0rc1 did not hash the note.
-    for member in {**hashes, **contents}:
-        if member not in contents:
-            raise archive.error(member, "is missing")
-        if hashes.get(member) != sha256(contents[member]):
-            raise archive.error(member, "is not what was saved")
-
-
-def _replace_own_hash(note: bytes, old: object, new: str) -> bytes:
-    """Replace the note's own hash, which is the first hash in it."""
-    return note.replace(json.dumps(old).encode(), json.dumps(new).encode(), 1)
 
 
 def sha256(content: bytes) -> str:

@@ -8,9 +8,10 @@ these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 import json
 import os
 import secrets
+import shutil
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback
@@ -22,8 +23,8 @@ from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import FileAlgorithm
 from sb3_ppo_variants.saving.archive import sha256
-from sb3_ppo_variants.saving.atomic import remove_folder, remove_left_over, replacing
-from sb3_ppo_variants.saving.classes import ATTRIBUTES
+from sb3_ppo_variants.saving.atomic import remove_folder, replacing
+from sb3_ppo_variants.saving.attributes import ATTRIBUTES
 from sb3_ppo_variants.saving.plain import Values
 
 MODEL = "model.zip"
@@ -44,8 +45,8 @@ class Checkpoint:
     :param random_states: states of the global random generators of each process
     :param logged: values that are recorded but not yet written to the log, in the three dictionaries of the logger
     :param memories: states of the callbacks of each process
-    :param arguments: descriptions of the model's arguments when the run began; those of version 1.0.0rc1 have none
-    :param device: the device of the model; earlier checkpoints have none
+    :param arguments: descriptions of the model's arguments when the run began
+    :param device: the device of the model
     """
 
     folder: Path
@@ -57,8 +58,8 @@ class Checkpoint:
     logged: list[Values]
     normalizations: list[bytes]
     memories: list[state.Memories]
-    arguments: dict[str, str] = field(default_factory=dict)
-    device: str = "auto"
+    arguments: dict[str, str]
+    device: str
 
     @classmethod
     def capture(
@@ -92,7 +93,7 @@ class Checkpoint:
             logged=_get_plain_records(model.logger),
             normalizations=state.pickle_normalizations(model.env),
             memories=list(memories),
-            arguments=(last and last.arguments) or _describe(arguments),
+            arguments=_describe_all(arguments) if last is None else last.arguments,
             device=str(model.device),
         )
 
@@ -119,10 +120,8 @@ class Checkpoint:
         """Write the checkpoint, so that it appears complete or not at all. Only rank 0 writes."""
         if model.processes.rank > 0:
             return  # The model is the same in all processes.
-        if os.path.lexists(self.folder) and not is_replaceable(self.folder):
-            raise FileExistsError(f"{self.folder} is not a checkpoint or contains other files, so it is not replaced")
         for step, path in list_steps(self.folder.parent).items():
-            if step >= self.num_timesteps and is_checkpoint(path) and is_whole(path):
+            if step >= self.num_timesteps and not is_replaceable(path):
                 raise FileExistsError(
                     f"{path} was written during this training, so another run that may still be training writes its "
                     "checkpoints there too: end one of them, or choose another folder for it"
@@ -131,7 +130,6 @@ class Checkpoint:
         values = {**asdict(self), "n_normalizations": len(names)}
         del values["folder"], values["normalizations"]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        remove_left_over(self.folder.parent, STEP_FOLDERS)  # A run that goes on may never write the same step again.
         with replacing(self.folder) as folder:
             folder.mkdir()
             model.save(folder / MODEL)
@@ -140,6 +138,8 @@ class Checkpoint:
                 (folder / name).write_bytes(content)
             hashes = [f"{sha256(file.read_bytes())}  {file.name}\n" for file in sorted(folder.iterdir())]
             (folder / HASHES).write_text("".join(hashes))
+        for left in self.folder.parent.glob(f".{STEP_FOLDERS}.tmp"):  # By a job that was killed.
+            shutil.rmtree(left)
 
     def restore(self, model: FileAlgorithm) -> None:
         """Restore the state of a model's environment and of the global random generators, and begin new episodes."""
@@ -163,13 +163,13 @@ class Checkpoint:
 
     def check_arguments(self, given: FileAlgorithm, resumed: FileAlgorithm) -> None:
         """Check that a model was created with the arguments of the run, as it began or as it is when resumed."""
-        now = _describe(get_arguments(resumed))
-        for name, description in _describe(get_arguments(given)).items():
-            first = self.arguments.get(name, now[name])
-            if description not in (first, now[name]):
+        now = _describe_all(get_arguments(resumed))
+        for name, description in _describe_all(get_arguments(given)).items():
+            if description not in (self.arguments[name], now[name]):
                 raise ArgumentError(
-                    f"{name}={_get_argument(given, name)!r}, but the run in {self.folder.parent} has {first}. Choose "
-                    "another folder for this run, or pass the arguments of the run in that folder"
+                    f"{name}={_get_argument(given, name)!r}, but the run in {self.folder.parent} has "
+                    f"{self.arguments[name]}. Choose another folder for this run, or pass the arguments of the run in "
+                    "that folder"
                 )
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
@@ -203,14 +203,14 @@ def get_arguments(model: FileAlgorithm) -> dict[str, object]:
     return {name: _get_argument(model, name) for name in list_arguments(type(model)) if name not in MAY_DIFFER}
 
 
-def _describe(arguments: Mapping[str, object]) -> dict[str, str]:
+def _describe_all(arguments: Mapping[str, object]) -> dict[str, str]:
     return {name: describe(value) for name, value in arguments.items()}
 
 
 def _read_file(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
-    except (OSError, ValueError) as error:  # A damaged name may not be a valid file name.
+    except OSError as error:
         fault = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise DamagedFileError(str(folder), name, fault) from error
 
@@ -241,27 +241,20 @@ def list_steps(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items(), reverse=True))
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is a checkpoint, which may be damaged. An empty folder counts as one without its files."""
+def has_only_ours(path: Path) -> bool:
+    """Whether a path is a checkpoint, which may be damaged, without files of the user's."""
     names = os.listdir(path) if path.is_dir() else ["not a folder"]
-    return not names or HASHES in names or STATE in names
+    is_checkpoint = not names or HASHES in names or STATE in names
+    return is_checkpoint and {MODEL, STATE, HASHES, *_name_normalizations(len(names))}.issuperset(names)
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether a path is a checkpoint and contains nothing else, so that nothing of the user's can be lost."""
-    if path.is_symlink() or not is_checkpoint(path):
-        return False
-    names = os.listdir(path)
-    return {MODEL, STATE, HASHES, *_name_normalizations(len(names))}.issuperset(names)
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are present and undamaged."""
+    """Whether a path is a damaged checkpoint, without files of the user's."""
     try:
-        Checkpoint.read(folder)
+        Checkpoint.read(path)
     except DamagedFileError:
-        return False
-    return True
+        return has_only_ours(path)
+    return False
 
 
 def check_folder(folder: Path, reached: int) -> None:
@@ -270,34 +263,29 @@ def check_folder(folder: Path, reached: int) -> None:
     :param reached: the step of the last checkpoint of this run in the folder; -1 if there is none
     """
     for step, path in list_steps(folder).items():
-        where = f"path={str(folder)!r} contains {path.name}"
-        if step > reached and is_checkpoint(path) and (reached < 0 or is_whole(path)):
-            whose = "of another run" if reached < 0 else "beyond the one that this run continues from"
+        if step > reached and (reached < 0 or not is_replaceable(path)):
+            whose = "of another run" if reached < 0 else "beyond the checkpoint that this run continues from"
             raise ArgumentError(
-                f"{where}, a checkpoint {whose}. Choose another folder, or continue that run with resume()"
-            )
-        if step > reached and not is_replaceable(path):
-            raise ArgumentError(
-                f"{where}, which is not a checkpoint or contains other files, and would be replaced. Choose another "
-                "folder, or move it"
+                f"path={str(folder)!r} contains {path.name} {whose}. Choose another folder, or continue that run with "
+                "resume()"
             )
 
 
 def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
     """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
     steps = list_steps(checkpoint.folder.parent).items()
-    older = [path for step, path in steps if step < checkpoint.num_timesteps and is_checkpoint(path)]
-    for path in filter(is_replaceable, older[keep_last - 1 :]):
+    older = [path for step, path in steps if step < checkpoint.num_timesteps]
+    for path in filter(has_only_ours, older[keep_last - 1 :]):
         remove_folder(path)
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
     """Find the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
     path = path.resolve()
-    if (path / HASHES).exists() or (is_checkpoint(path) and path in list_steps(path.parent).values()):
+    if (path / HASHES).exists() or path in list_steps(path.parent).values():
         return Checkpoint.read(path)
     damaged: list[str] = []
-    for folder in filter(is_checkpoint, list_steps(path).values()):
+    for folder in list_steps(path).values():
         try:
             found = Checkpoint.read(folder)
         except DamagedFileError as error:

@@ -43,6 +43,7 @@ from sb3_ppo_variants.distributions import (
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.losses import ClippedError, Huber, ValueLoss
 from sb3_ppo_variants.objectives import EWMA, TRGPPO, ReverseKL, list_objectives, surrogates
+from sb3_ppo_variants.rollout import OldPolicy
 
 State = dict[str, Any]
 WITHOUT_PROBABILITIES = (
@@ -93,7 +94,7 @@ class Everything(Objective):
 
     needs_kl = True
 
-    def loss(self, batch: Batch[th.Tensor]) -> th.Tensor:
+    def loss(self, batch: Batch) -> th.Tensor:
         penalty = batch.kl + 0.5 * batch.reverse_kl - 0.01 * batch.entropy
         return (penalty - batch.ratio * batch.advantages).mean()
 
@@ -206,11 +207,11 @@ def along(path: str, model: Any) -> Iterator[None]:
 
 def in_double(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the model and the old policy compute in double precision."""
-    old = model.rollout_buffer.old_parameters
+    old = None if model.old_policy is None else model.old_policy.of(model.rollout_buffer)
     in_double_precision(monkeypatch, model)
     buffer = model.rollout_buffer
     if old is not None:
-        buffer.old_parameters = tuple(exact(model.policy.action_dist, list(old)))
+        model.old_policy = OldPolicy(tuple(exact(model.policy.action_dist, list(old))), buffer.rewards)
     for name in ("hidden_states_pi", "cell_states_pi", "hidden_states_vf", "cell_states_vf"):
         if hasattr(buffer, name):
             setattr(buffer, name, getattr(buffer, name).astype(np.float64))
@@ -237,7 +238,7 @@ def state_of(model: Any) -> State:
         "policy": {name: tensor.clone() for name, tensor in model.policy.state_dict().items()},
         "optimizers": [deepcopy(optimizer.state_dict()) for optimizer in optimizers],
         "updates": model._n_updates,
-        "kl_coef": getattr(model, "kl_coef", None),
+        "kl_coef": model.kl_coef if isinstance(getattr(model, "kl_coef", None), float) else None,
         "objective": getattr(getattr(model, "objective", None), "kl_coef", None),
         "step size": getattr(model.learning_rate, "learning_rate", None),
         # A new one is made anew, with the weights of the moment.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -144,7 +144,7 @@ class Recorder(LogRecorder):
         in_double_columns(buffer, self._fields)
         columns = {name: getattr(buffer, name).copy() for name in [*FIELDS, *self._fields]}
         # Tensors would share memory with this process, which will exit.
-        self.rollouts.append((columns, [column.numpy() for column in self.model.old_policy.parameters]))
+        self.rollouts.append((columns, [column.numpy() for column in cast(Any, self.model).old_policy.parameters]))
         self.shuffles.append([])
 
 

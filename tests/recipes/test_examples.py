@@ -29,7 +29,7 @@ SLOW = dict.fromkeys(ALIKE, pytest.mark.slow)
 
 
 def test_all_are_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*ARGUMENTS, "environments"}
+    assert {path.stem for path in EXAMPLES.glob("[!_]*.py")} == {*ARGUMENTS, "environments"}
 
 
 def run(name: str, folder: Path, *options: str) -> str:

@@ -294,7 +294,7 @@ def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
         assert model.gamma == 1 - trial.params["one_minus_gamma"]
         assert model.batch_size == 2 ** trial.params["batch_size_pow"]
         if isinstance(model, PPOFixedKL):
-            assert model.kl_coef(1.0) == trial.params["kl_coef"]
+            assert model.current_argument("kl_coef") == trial.params["kl_coef"]
 
 
 def test_the_search_space_is_that_of_the_zoo() -> None:

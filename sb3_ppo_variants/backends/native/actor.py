@@ -56,7 +56,7 @@ class NativeActor:
     """Acts as the policy does, with one call of the library per step.
 
     It draws all random numbers of a rollout at its start, except for gSDE. It reads the policy's parameters without
-    copying them, so that callbacks may change their values. If these move in memory, call :meth:`read`.
+    copying them, so that callbacks may change their values.
 
     :param model: the model
     :param kind: the kind of its policy
@@ -70,18 +70,19 @@ class NativeActor:
         vars(kind.policy.action_dist).pop("distribution", None)
         self._buffer = buffer
         self._masks_in_buffer: np.ndarray | None = getattr(buffer, "action_masks", None)
-        self._parameters = dict(kind.policy.named_parameters())
+        arrays = arrays_of(dict(kind.policy.named_parameters()))
         self._architecture = Architecture.of(kind.policy)
         self._drawn = self._architecture.drawn
         self._masks = Masks(model) if kind.takes_masks else None
         self._allowed: np.ndarray | None = None
-        bias = self._parameters["action_net.bias"]
-        self._dtype = bias.detach().numpy().dtype
+        self._dtype = arrays["action_net.bias"].dtype
         self._features = Features(kind.policy)
         # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._dtype == np.float32 and isinstance(kind.policy.observation_space, spaces.Box)
-        self._acting = self._prepared(n_steps, buffer.n_envs, bias.dtype)
-        self.read()
+        self._acting = self._prepared(n_steps, buffer.n_envs, kind.policy.action_net.bias.dtype)
+        self._networks = self._architecture.structure(arrays)
+        self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
+        self._log_std = arrays.get("log_std") if self._drawn.n_stds else None
         # Discrete actions and observations have an additional dimension in the buffer.
         self._actions_in_buffer = _like(buffer.actions, buffer.n_envs, kind.policy.action_space)
         spaces_of_parts = structure_of(kind.policy.observation_space)
@@ -136,17 +137,6 @@ class NativeActor:
         low, high = (fitting(np.ravel(bound), "bound of actions", self._dtype, size) for bound in bounds)
         return low, high
 
-    def read(self) -> None:
-        """Find the parameters in memory.
-
-        :raises ObstacleError: if they have other sizes than the rollout began with
-        """
-        arrays = arrays_of(self._parameters)
-        self._networks = self._architecture.structure(arrays)
-        self._run = library_in_use().acting(self._dtype, self._networks, self._acting)
-        drawn = self._drawn
-        self._log_std = arrays["log_std"] if drawn.n_stds and not drawn.is_state_dependent else None
-
     def act(self, step: int, observations: Observations) -> np.ndarray:
         inputs = self._inputs
         resample_noise(self._model, self._policy, step, self._buffer.n_envs)
@@ -157,7 +147,7 @@ class NativeActor:
         inputs[...] = features
         if self._masks is not None and self._mask is not None:
             self._allowed = self._mask[...] = self._masks.now()
-        if self._std is not None and self._log_std is not None:
+        if self._std is not None and self._log_std is not None and not self._drawn.is_state_dependent:
             self._std[step] = self._log_std  # np.exp would warn before an error names the action.
         self._read_noise(step)
         self._acting.step = step
@@ -188,7 +178,8 @@ class NativeActor:
         matrices = single if n_envs == 1 or n_envs != len(of_envs) else of_envs
         if matrices is not self._matrices:
             self._matrices = matrices
-            shape = len(self._parameters["log_std"]), self._drawn.outputs
+            assert self._log_std is not None
+            shape = len(self._log_std), self._drawn.outputs
             wanted = shape if matrices is single else (n_envs, *shape)
             self._exploring = fitting(np.ascontiguousarray(matrices.detach().numpy()), "noise", self._dtype, *wanted)
             acting.noise = as_field(self._exploring)
@@ -253,7 +244,7 @@ class NativeActor:
 
     def _deviations(self) -> np.ndarray | None:
         """Return the standard deviations of all steps, shape ``(n_steps, n_envs, n_stds)``, if there are any."""
-        return self._std if self._std is None or self._log_std is None else np.exp(self._std)
+        return self._std if self._std is None or self._drawn.is_state_dependent else np.exp(self._std)
 
 
 def _check_finite(array: np.ndarray) -> None:

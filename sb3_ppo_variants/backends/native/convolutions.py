@@ -19,7 +19,7 @@ from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import library, library_in_use
-from sb3_ppo_variants.backends.obstacles import check_hooks, find_obstacle
+from sb3_ppo_variants.backends.recognised import have_hooks
 from sb3_ppo_variants.backends.views import Context, without_layers
 
 Computed = TypeVar("Computed")
@@ -108,7 +108,7 @@ def _plain_network(policy: ActorCriticPolicy) -> nn.Sequential | None:
         return None
     cnn = cast(nn.Sequential, extractor.cnn)
     modules = [policy, extractor, *cnn.modules()]
-    if find_obstacle(check_hooks, modules) is not None or any("forward" in vars(module) for module in modules):
+    if have_hooks(modules) or any("forward" in vars(module) for module in modules):
         return None
     return cnn if [*map(type, cnn)][:2] == [nn.Conv2d, nn.ReLU] else None
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.distributions import (
 from torch.nn import functional as F
 
 from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.backends.recognised import ObstacleError
 from sb3_ppo_variants.distributions import (
     BetaDistribution,
     SquashedGaussianDistribution,

@@ -4,6 +4,9 @@
 #include "interface.hpp"
 #include "table.hpp"
 
+#define AS_TEXT(symbol) #symbol
+#define VALUE_AS_TEXT(macro) AS_TEXT(macro)
+
 namespace {
 
 struct Named {
@@ -13,24 +16,26 @@ struct Named {
 
 // Returns the best instruction set that the processor has, or the one with this name.
 Named find(const char* name) {
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(PPO_ONLY)  // A build for development, of one instruction set.
+    return !name || !strcmp(name, VALUE_AS_TEXT(PPO_ONLY)) ? Named{VALUE_AS_TEXT(PPO_ONLY), &PPO_ONLY::table} : Named{};
+#elif defined(__x86_64__) && defined(__GNUC__)
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
     if (has_avx512 && (!name || !strcmp(name, "AVX-512"))) return {"AVX-512", &avx512::table};
     if (has_avx2 && (!name || !strcmp(name, "AVX2"))) return {"AVX2", &avx2::table};
 #endif
-    return !name || !strcmp(name, "plain") ? Named{"plain", &plain::table} : Named{nullptr, nullptr};
+#if !defined(PPO_ONLY)
+    return !name || !strcmp(name, "plain") ? Named{"plain", &plain::table} : Named{};
+#endif
 }
 
 Named chosen = find(nullptr);
 
 }  // namespace
 
-// Returns the digest of the sources, which the build defines.
-#define AS_TEXT(symbol) #symbol
-#define VALUE_AS_TEXT(macro) AS_TEXT(macro)
-EXPORTED const char* ppo_sources() { return VALUE_AS_TEXT(PPO_SOURCES); }
+// Returns the digest of interface.hpp, which the build defines.
+EXPORTED const char* ppo_interface() { return VALUE_AS_TEXT(PPO_INTERFACE); }
 
 // Returns the name of the instruction set in use.
 EXPORTED const char* ppo_instructions() { return chosen.name; }

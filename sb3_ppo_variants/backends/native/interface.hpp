@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+// Raise this number when a function changes what it does with the same structures. A library that was built from another
+// interface is not used.
+enum Version { VERSION = 1 };
+
 // Marks a function as part of the C interface.
 #if defined(_WIN32)
 #define EXPORTED extern "C" __declspec(dllexport)

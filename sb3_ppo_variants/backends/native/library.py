@@ -1,16 +1,16 @@
 """The C++ library, called through its C interface. Calls release the GIL."""
 
 import ctypes
-import struct
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import cast
+from warnings import warn
 
 import numpy as np
 
-from sb3_ppo_variants.backends.native import digest_sources
+from sb3_ppo_variants.backends.native import digest_interface
 from sb3_ppo_variants.backends.native.structures import Numbers, Outcome, Structure
 from sb3_ppo_variants.guards.outputs import finite_test
 
@@ -32,13 +32,13 @@ class Library:
 
     def __init__(self, path: Path):
         self._functions = ctypes.CDLL(str(path))
-        for name in ("ppo_sources", "ppo_instructions"):
+        for name in ("ppo_interface", "ppo_instructions"):
             getattr(self._functions, name).restype = ctypes.c_char_p
 
     @property
-    def sources(self) -> str:
-        """The digest of the C++ files that the library was built from."""
-        return bytes(self._functions.ppo_sources()).decode()
+    def interface(self) -> str:
+        """The digest of the ``interface.hpp`` that the library was built with."""
+        return bytes(self._functions.ppo_interface()).decode()
 
     @property
     def instructions(self) -> str:
@@ -115,8 +115,8 @@ class Library:
 def library() -> Library | None:
     """Load the library, or return ``None`` if it was not built for this system.
 
-    :raises ImportError: if it cannot be loaded, for example because its file was cut short; or if it was built from
-        other sources than those beside it, for example before a ``git pull`` in an editable installation
+    If it cannot be loaded, or was built for another interface, such as before a ``git pull``, a warning says how to
+    rebuild it, and PyTorch computes in its place.
     """
     folder = Path(__file__).parent
     paths = (folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES)
@@ -124,16 +124,14 @@ def library() -> Library | None:
     if path is None:
         return None
     try:
-        _check_length(path)
         found = Library(path)
-        sources = found.sources
-    except OSError as error:
-        raise ImportError(f"{path} cannot be loaded: {error}. Delete it, and {REBUILD}") from error
-    except AttributeError:
-        sources = None
-    if sources != digest_sources(folder):
-        raise ImportError(f"{path} was built from other sources than those beside it: delete it, and {REBUILD}")
-    return found
+        if found.interface == digest_interface(folder):
+            return found
+        problem = "was built for another interface"
+    except (OSError, AttributeError) as error:
+        problem = f"cannot be loaded ({error})"
+    warn(f"{path} {problem}, so PyTorch computes in its place: to rebuild it, {REBUILD}", stacklevel=2)
+    return None
 
 
 def library_in_use() -> Library:
@@ -149,34 +147,6 @@ def native_test(array: np.ndarray) -> Callable[[], bool]:
     if found is None or array.dtype not in FLOATS:
         return finite_test(array)
     return found.are_finite(array.dtype, Numbers(array, array.size))
-
-
-# The first bytes of 64-bit ELF files in little-endian order.
-ELF = b"\x7fELF\x02\x01"
-# After the first 32 bytes, the offsets of the tables of segments and of sections; then their entries' sizes and counts.
-HEADER = struct.Struct("<32xQQ6xHHHH")
-# An entry of the table of segments: offset and size in the file.
-SEGMENT = struct.Struct("<8xQ16xQ")
-
-
-def _check_length(path: Path) -> None:
-    """Check that a file is as long as its headers say, if it is in the format of Linux, which would map it anyway.
-
-    :raises OSError: if it is shorter
-    """
-    content = path.read_bytes()
-    if not content.startswith(ELF):
-        return
-    try:
-        segments, sections, segment_size, n_segments, section_size, n_sections = HEADER.unpack_from(content)
-        ends = [sections + section_size * n_sections]
-        for i in range(n_segments):
-            ends.append(sum(SEGMENT.unpack_from(content, segments + segment_size * i)))
-        needed = max(ends)
-    except struct.error:  # Even the headers are incomplete.
-        needed = len(content) + 1
-    if len(content) < needed:
-        raise OSError(f"it has {len(content):,} bytes instead of at least {needed:,}")
 
 
 class Calls:

@@ -17,7 +17,7 @@ from torch import nn
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
 from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.obstacles import ObstacleError
+from sb3_ppo_variants.backends.recognised import ObstacleError
 from sb3_ppo_variants.collector import Observations
 from sb3_ppo_variants.layout import AnySpace, parts_of
 

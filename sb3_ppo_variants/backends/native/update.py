@@ -1,10 +1,10 @@
 """Updates with the native library, also of several processes."""
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch as th
@@ -13,28 +13,20 @@ from torch import nn
 
 from sb3_ppo_variants.backends.native import structures
 from sb3_ppo_variants.backends.native.library import Calls, library_in_use
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, run_acting
-from sb3_ppo_variants.backends.native.own_losses import OwnObjective, OwnValueLoss
-from sb3_ppo_variants.backends.native.proximal import FollowingPolicy
+from sb3_ppo_variants.backends.native.losses import LossesInPython, terms_of
+from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, run_acting
 from sb3_ppo_variants.backends.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts
-from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.moments import normalize_together
-from sb3_ppo_variants.proximal import join
+from sb3_ppo_variants.proximal import ProximalPolicy, join
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
 
-# The value losses that losses.hpp implements: for each, its name there, and its constant.
-NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
-    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
-    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
-    Huber: lambda loss: ("HUBER", loss.delta),
-}
 # The names of Adam's moments.
 MOMENTS = ("exp_avg", "exp_avg_sq")
 # Multiplications of a minibatch that are worth a thread, less than a millisecond. Threads wait for each other, longest
@@ -144,6 +136,36 @@ def _new_state(parameter: nn.Parameter) -> dict[str, th.Tensor]:
     return {"step": step, **{name: th.zeros_like(parameter) for name in MOMENTS}}
 
 
+class FollowingPolicy:
+    """The policy that an EWMA stays close to, which follows the parameters that a descent trains.
+
+    :param plan: the plan of the update
+    :param architecture: that of the policy
+    :param rollout: the rollout in the form that the library takes
+    :param part: what the descent trains
+    """
+
+    def __init__(self, plan: UpdatePlan, architecture: Architecture, rollout: structures.Rollout, part: TrainedPart):
+        assert plan.proximal is not None and plan.objective.proximal_decay is not None
+        self._proximal: ProximalPolicy = plan.proximal
+        dtype = part.vector.dtype
+        self._average = plan.proximal.average.numpy().astype(dtype)
+        self.structure = structures.Proximal(
+            structures.as_array([architecture.structure({**arrays_of(plan.parameters), **part.views(self._average)})]),
+            self._average,
+            np.zeros(rollout.rows, dtype),
+            np.zeros((rollout.rows, rollout.old_size), dtype) if plan.objective.needs_kl else None,
+            plan.objective.proximal_decay,
+            float(plan.proximal.total_weight),
+        )
+        """The policy in the form that the library takes."""
+
+    def store(self) -> None:
+        """Write the average back."""
+        self._proximal.average.numpy()[...] = self._average
+        self._proximal.total_weight.fill_(self.structure.total_weight)
+
+
 class NativeUpdate:
     """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
 
@@ -176,7 +198,8 @@ class NativeUpdate:
             self.rollout.old, self.rollout.old_size = None, 0  # The descents then compute no KL.
         self._proximal: FollowingPolicy | None = None
         if plan.proximal is not None:
-            self._proximal = FollowingPolicy(plan.proximal, self, self._parts[plan.descents[0].optimizer])
+            part = self._parts[plan.descents[0].optimizer]
+            self._proximal = FollowingPolicy(plan, self.architecture, self.rollout, part)
         self._latest: NativeDescent | None = None
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> structures.Rollout:
@@ -212,7 +235,7 @@ class NativeUpdate:
         objective = self.plan.objective.within
         if not (has_term(objective) and objective.numbers_per_sample):
             return None
-        found = np.ascontiguousarray(objective.per_sample(self.columns.whole()), self.dtype)
+        found = np.ascontiguousarray(objective.per_sample(self.columns.whole()).numpy(), self.dtype)
         return fitting(found, "per_sample", self.dtype, len(self.advantages), objective.numbers_per_sample)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
@@ -283,38 +306,19 @@ class NativeDescent:
         networks = update.architecture.trained(descent.of_policy, descent.of_value)
         division = divide_work(part.views(part.vector), networks, plan.batch_size)
         pass_ = structures.Pass(self._permutation, *addresses, plan.batch_size, *division, **_limits(descent))
-        fields: dict[str, Any] = {}
-        if not has_term(plan.objective.within):
-            fields |= OwnObjective(update, self._permutation).fields(self._calls)
-        if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
-            fields |= OwnValueLoss(update, self._permutation).fields(self._calls)
-        own = structures.OwnLosses(**fields)
+        known = update.architecture.drawn, update.columns, update.old_parameters, self._permutation, update.dtype
+        self._own = LossesInPython(plan, *known, self._calls)
+        terms = terms_of(plan, descent)
         self._run = library_in_use().descent(
-            update.dtype, update.networks, update.rollout, self._terms(), own, proximal, pass_, part.adam, self._outcome
-        )
-
-    def _terms(self) -> structures.Terms:
-        plan, objective = self._plan, self._plan.objective.within
-        normalization = "NOT_NORMALIZED"
-        if plan.normalize_advantage == "minibatch":
-            normalization = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
-        constants, term = None, 0
-        if has_term(objective):
-            constants, term = np.array(objective.constants, float), structures.CONSTANTS["Objectives"][objective.term]
-        value_loss, constant = "SQUARED_ERROR", 0.0
-        if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
-            value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
-        return structures.Terms(
-            constants,
-            inf if objective.clip_range is None else float(objective.clip_range),
-            float(plan.ent_coef),
-            float(plan.vf_coef),
-            float(constant),
-            term,
-            structures.CONSTANTS["ValueLosses"][value_loss],
-            structures.CONSTANTS["Normalizations"][normalization],
-            self._descent.of_policy,
-            self._descent.of_value,
+            update.dtype,
+            update.networks,
+            update.rollout,
+            terms,
+            self._own.structure,
+            proximal,
+            pass_,
+            part.adam,
+            self._outcome,
         )
 
     def descend(self) -> DescentResult:

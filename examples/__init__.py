@@ -1,0 +1,1 @@
+"""Complete scripts for users, and the environments that they share."""

@@ -1,0 +1,1 @@
+"""MuJoCo's environments in batches, which its own threads simulate."""

@@ -1,0 +1,280 @@
+"""What an objective may read of a minibatch: on both paths the same, and computed only when it is read."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, noise_envs, small
+from sb3_ppo_variants import (
+    ArgumentError,
+    Batch,
+    Objective,
+    PPOCustom,
+    ValueLoss,
+)
+from sb3_ppo_variants.objectives import Clipped
+from sb3_ppo_variants.rollout import Columns
+
+
+class Reading(Clipped):
+    """Keeps what it reads. As it has another loss than its base class, autograd differentiates it."""
+
+    names: tuple[str, ...] = ()
+    seen: ClassVar[list[dict[str, Any]]] = []
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        self.seen.append({name: getattr(batch, name) for name in self.names})
+        return super().loss(batch)
+
+
+def reading(*names: str, needs_kl: bool = False) -> Any:
+    made = type("Made", (Reading,), {"names": names, "seen": [], "needs_kl": needs_kl})
+    return made(0.2)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
+def test_the_columns_of_the_rollout(fast: bool, policy: str) -> None:
+    names = ("rows", "episodes", "observations", "actions", "old_values", "returns", "old_log_prob", "advantages")
+    objective = reading(*names)
+    settings: dict[str, Any] = {"n_steps": 18, "batch_size": 12, "n_epochs": 1, "normalize_advantage": False}
+    model = collect(small(PPOCustom, policy=policy, objective=objective, fast=fast, **settings))
+    model.train()
+    buffer = model.rollout_buffer
+    rows = np.concatenate([seen["rows"].numpy() for seen in objective.seen])
+    assert sorted(rows) == [*range(36)]
+    theirs = {"old_values": "values", "old_log_prob": "log_probs"}
+    columns = {name: getattr(buffer, theirs.get(name, name)) for name in names[2:]}
+    for name, column in columns.items():
+        # SB3 flattens these arrays as it first reads the buffer; the fast path does not.
+        flat = column if len(column) == 36 else column.swapaxes(0, 1).reshape(36, *column.shape[2:])
+        found = np.concatenate([seen[name].numpy() for seen in objective.seen])
+        np.testing.assert_array_equal(found, flat[rows].reshape(found.shape), err_msg=name)
+    # Episodes of 7 steps: 7, 7 and 4 of them are in the rollout of each of two environments.
+    of_rows = np.repeat(np.arange(6), [7, 7, 4, 7, 7, 4])
+    found = np.concatenate([seen["episodes"].numpy() for seen in objective.seen])
+    np.testing.assert_array_equal(found, of_rows[rows])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_observations_in_dictionaries(fast: bool) -> None:
+    objective = reading("observations", "rows")
+    model = collect(small(PPOCustom, noise_envs(BOX, DICT), objective=objective, fast=fast, n_epochs=1))
+    model.train()
+    for key, array in model.rollout_buffer.observations.items():
+        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
+        for seen in objective.seen:
+            np.testing.assert_array_equal(seen["observations"][key].numpy(), flat[seen["rows"].numpy()])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_images(fast: bool) -> None:
+    objective = reading("observations", "actions", "rows")
+    model = collect(small(PPOCustom, noise_envs(BOX, IMAGE), objective=objective, fast=fast, n_epochs=1))
+    model.train()
+    for name in ("observations", "actions"):
+        array = getattr(model.rollout_buffer, name)
+        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
+        for seen in objective.seen:
+            np.testing.assert_array_equal(seen[name].numpy(), flat[seen["rows"].numpy()])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("space", ["Box", "Discrete"])
+def test_divergences_and_entropy(fast: bool, space: str) -> None:
+    names = ("kl", "reverse_kl", "entropy", "log_prob", "actions", "parameters", "old_parameters")
+    objective = reading(*names, needs_kl=True)
+    env = noise_envs(ACTION_SPACES[space])
+    model = collect(small(PPOCustom, env, objective=objective, fast=fast, learning_rate=0.01, n_epochs=3))
+    model.train()
+    seen = objective.seen[-1]
+    old, new = (
+        Normal(*seen[name]) if space == "Box" else Categorical(logits=seen[name][0])
+        for name in ("old_parameters", "parameters")
+    )
+    summed: Any = (lambda x: x.sum(dim=1)) if space == "Box" else (lambda x: x)
+    actions = seen["actions"] if space == "Box" else seen["actions"].flatten()
+    wanted = {
+        "kl": summed(kl_divergence(old, new)),
+        "reverse_kl": summed(kl_divergence(new, old)),
+        "entropy": summed(new.entropy()),
+        "log_prob": summed(new.log_prob(actions)),
+    }
+    assert wanted["kl"].min() > 1e-5
+    for name, value in wanted.items():
+        th.testing.assert_close(seen[name].detach(), value.detach(), rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_entropy_of_squashed_actions_is_estimated(fast: bool) -> None:
+    objective = reading("entropy", "log_prob")
+    kwargs = {"squash_output": True}
+    model = collect(small(PPOCustom, objective=objective, use_sde=True, policy_kwargs=kwargs, fast=fast))
+    model.train()
+    for seen in objective.seen:
+        th.testing.assert_close(seen["entropy"], -seen["log_prob"], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_not_read_is_not_computed() -> None:
+    def fail(name: str) -> th.Tensor:
+        raise AssertionError(f"{name} was computed")
+
+    ratio, advantages = th.tensor([1.5, 0.9]), th.tensor([1.0, -1.0])
+    # -(min(1.5, 1.2) - 0.9) / 2.
+    batch = Batch(ratio, advantages, source=fail)
+    assert Clipped(0.2).loss(batch).item() == pytest.approx(-0.15)
+
+
+def test_a_field_is_computed_once() -> None:
+    calls = []
+
+    def compute(name: str) -> th.Tensor:
+        calls.append(name)
+        return th.zeros(2)
+
+    batch = Batch(th.ones(2), th.ones(2), source=compute)
+    assert batch.entropy is batch.entropy and calls == ["entropy"]
+
+
+def test_fields_follow_from_others() -> None:
+    logs = th.tensor([2.0]).log(), th.tensor([0.25]).log()
+    batch = Batch(advantages=th.ones(1), log_ratio=logs[0], old_log_prob=logs[1])
+    assert batch.ratio.item() == pytest.approx(2.0)
+    assert batch.log_prob.exp().item() == pytest.approx(0.5)
+    assert Batch(th.tensor([2.0]), th.ones(1)).log_ratio.item() == pytest.approx(0.6931472)
+
+
+@dataclass(frozen=True)
+class OfEpisodes(Objective):
+    """Gives each sample the mean return of its episode as a weight."""
+
+    calls: ClassVar[list[int]] = []
+    needs_kl = True
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        weights = batch.over_rollout(self.find_means)
+        return (batch.ratio * weights.to(batch.ratio.dtype)).mean()
+
+    def find_means(self, rollout: Batch) -> th.Tensor:
+        self.calls.append(len(rollout.returns))
+        assert rollout.old_parameters[0].shape == (32, 2)
+        sums = rollout.episodes.bincount(rollout.returns)
+        return (sums / rollout.episodes.bincount())[rollout.episodes]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_something_is_computed_for_the_whole_rollout_once(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=OfEpisodes(), fast=fast, n_epochs=3, learning_rate=0.0))
+    OfEpisodes.calls.clear()
+    model.train()
+    assert OfEpisodes.calls == [32]
+    # The policy does not move, so the ratio is 1. Episodes have 7, 7 and 2 steps in each of two environments.
+    returns = model.rollout_buffer.returns
+    returns = returns.T.ravel() if len(returns) == 16 else returns.ravel()
+    means = [chunk.mean() for chunk in np.split(returns, [7, 14, 16, 23, 30])]
+    expected = np.repeat(means, [7, 7, 2, 7, 7, 2]).mean()
+    assert model.logger.name_to_value["train/policy_gradient_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_functions_that_refer_to_other_numbers_are_others() -> None:
+    buffer = collect(small()).rollout_buffer
+    rows = np.arange(4)
+    scaled = Columns(buffer).read("over_rollout", rows, np.asarray)
+    returns = [scaled(lambda rollout, by=by: rollout.returns * by) for by in (1.0, 2.0)]
+    again = [scaled(lambda rollout: rollout.returns * by) for by in (1.0, 2.0)]  # noqa: B023
+    np.testing.assert_array_equal(returns[1], 2 * returns[0])
+    np.testing.assert_array_equal(again, returns)
+
+
+def test_a_function_is_called_once() -> None:
+    scaled = Columns(collect(small()).rollout_buffer).read("over_rollout", np.arange(4), np.asarray)
+    calls = []
+
+    def double(rollout: Batch) -> th.Tensor:
+        calls.append(len(rollout.returns))
+        return rollout.returns * 2
+
+    np.testing.assert_array_equal(scaled(double), scaled(double))
+    assert calls == [32]
+
+
+def test_without_a_rollout_a_batch_stands_for_it() -> None:
+    batch = Batch(th.ones(2), th.ones(2), returns=th.tensor([1.0, 3.0]))
+    assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(TypeError, match="a batch has no 'ratios'; its fields are actions, advantages"):
+        Batch(ratios=th.ones(1))
+    batch: Any = Batch(th.ones(1), th.ones(1))
+    with pytest.raises(AttributeError, match="no attribute 'ratios'"):
+        batch.ratios  # noqa: B018
+    with pytest.raises(RuntimeError, match=r"reads batch.returns, which this batch does not have"):
+        batch.returns  # noqa: B018
+    for name in ("kl", "reverse_kl", "parameters"):
+        with pytest.raises(RuntimeError, match=rf"reads batch.{name}, which .* have: set needs_kl = True"):
+            getattr(batch, name)
+    with pytest.raises(RuntimeError, match=r"reads batch.renyi, which .* have: set needs_kl = True"):
+        batch.renyi(2.0)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_error_of_a_loss_undoes_the_update(fast: bool) -> None:
+    model = collect(small(PPOCustom, objective=reading("kl"), fast=fast))
+    before = [parameter.clone() for parameter in model.policy.parameters()]
+    with pytest.raises(RuntimeError, match="set needs_kl = True"):
+        model.train()
+    assert all(map(th.equal, before, model.policy.parameters()))
+
+
+@dataclass(frozen=True)
+class Decayed(Objective):
+    """Depends on the weights of a network too."""
+
+    network: th.nn.Module
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        return decay(self.network) - (batch.ratio * batch.advantages).mean()
+
+
+@dataclass(frozen=True)
+class DecayedValues(ValueLoss):
+    network: th.nn.Module
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return decay(self.network) + th.nn.functional.mse_loss(values, returns)
+
+
+def decay(network: th.nn.Module) -> th.Tensor:
+    return th.stack([(parameter**2).sum() for parameter in network.parameters()]).sum()
+
+
+@pytest.mark.parametrize(("part", "cls"), [("objective", Decayed), ("value_loss", DecayedValues)])
+def test_a_loss_of_the_weights_takes_the_reference_path(part: str, cls: Any) -> None:
+    def trained(fast: Any, weights: bool) -> Any:
+        model = small(PPOCustom, fast=fast, **{"objective": Clipped(0.2), part: cls(th.nn.Linear(1, 1))})
+        if weights:
+            setattr(model, part, cls(model.policy.mlp_extractor))
+        return collect(model)
+
+    model = trained("auto", weights=True)
+    before = [parameter.clone() for parameter in model.policy.parameters()]
+    with pytest.raises(ArgumentError, match=f"{cls.__name__}.loss depends on parameters in another way"):
+        model.train()
+    assert all(map(th.equal, before, model.policy.parameters()))
+    decayed, other = trained(False, weights=True), trained(False, weights=False)
+    for each in (decayed, other):
+        each.train()
+    assert decay(decayed.policy.mlp_extractor) < decay(other.policy.mlp_extractor)
+
+
+def test_spaces_of_one_part_have_old_parameters_of_their_own() -> None:
+    objective = reading("old_parameters", needs_kl=True)
+    model = collect(small(PPOCustom, noise_envs(spaces.Discrete(3)), objective=objective, fast=True))
+    model.train()
+    assert {seen["old_parameters"][0].shape for seen in objective.seen} == {(16, 3)}

@@ -1,0 +1,339 @@
+"""PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
+
+import io
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch as th
+from engine_models import assert_same_update
+from gymnasium import spaces
+from masked_envs import MULTI, masked_envs
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch.distributions import Categorical, kl_divergence
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from helpers import ACTION_SPACES, BOX, assert_same_weights, collect, flat_weights, noise_envs, save, small, update
+from sb3_ppo_variants import (
+    ArgumentError,
+    Batch,
+    ExactKL,
+    KLAdaptive,
+    NonFiniteError,
+    Objective,
+    PPOClip,
+    PPOCustom,
+    RatioDeviation,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.objectives import (
+    EWMA,
+    SPO,
+    TRGPPO,
+    AdaptiveKL,
+    Clipped,
+    KLHinge,
+    KLPenalized,
+    ReverseKL,
+    Unclipped,
+)
+
+DECAY = 0.6
+
+
+def make(objective: Any, space: Any = BOX, **arguments: Any) -> Any:
+    return small(PPOCustom, noise_envs(space), objective=objective, learning_rate=0.01, **arguments)
+
+
+def by_a_plain_loop(model: Any, kl_coef: float) -> th.Tensor:
+    """Return the weights after an update with the decoupled objective, E[r A] clipped at 0.2 or with a penalty."""
+    policy, buffer = deepcopy(model.policy), deepcopy(model.rollout_buffer)
+    proximal, weights = deepcopy(policy), [parameters_to_vector(policy.parameters()).detach()]
+    np.random.seed(3)
+    for _ in range(model.n_epochs):
+        for batch in buffer.get(model.batch_size):
+            decayed = [DECAY**age for age in range(len(weights))][::-1]
+            average = th.stack([w * v for w, v in zip(decayed, weights, strict=True)]).sum(dim=0) / sum(decayed)
+            vector_to_parameters(average, proximal.parameters())
+            actions = batch.actions.long().flatten()
+            with th.no_grad():
+                near = proximal.evaluate_actions(batch.observations, actions)[1]
+            values, log_prob, _ = policy.evaluate_actions(batch.observations, actions)
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            surrogate = th.exp(log_prob - batch.old_log_prob) * advantages
+            if kl_coef == 0:
+                clipped = th.exp(near - batch.old_log_prob) * th.exp(log_prob - near).clamp(0.8, 1.2) * advantages
+                surrogate = th.minimum(surrogate, clipped)
+            else:
+                logits = [each.get_distribution(batch.observations).distribution.logits for each in (proximal, policy)]
+                p, q = (Categorical(logits=each) for each in logits)
+                surrogate = surrogate - kl_coef * kl_divergence(p, q)
+            loss = -surrogate.mean() + 0.5 * ((values.flatten() - batch.returns) ** 2).mean()
+            policy.optimizer.zero_grad()
+            loss.backward()
+            th.nn.utils.clip_grad_norm_(policy.parameters(), model.max_grad_norm)
+            policy.optimizer.step()
+            weights.append(parameters_to_vector(policy.parameters()).detach())
+    return weights[-1]
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 3.0])
+def test_an_update_is_that_of_a_plain_loop(kl_coef: float) -> None:
+    within = Clipped(0.2) if kl_coef == 0 else KLPenalized(kl_coef=kl_coef)
+    model = collect(make(EWMA(within, DECAY), ACTION_SPACES["Discrete"], n_epochs=6))
+    updated = update(model, fast=False)
+    th.testing.assert_close(flat_weights(updated), by_a_plain_loop(model, kl_coef), rtol=2e-4, atol=1e-6)
+    plain = collect(make(within, ACTION_SPACES["Discrete"], n_epochs=6))
+    assert not th.allclose(flat_weights(updated), flat_weights(update(plain, fast=False)), rtol=1e-3)
+
+
+def test_the_average_goes_on_over_updates() -> None:
+    model = make(EWMA(Clipped(0.2), DECAY))
+    first = flat_weights(model)
+    model.learn(model.n_steps * model.n_envs * 3)
+    assert float(model.proximal_policy.total_weight) == pytest.approx((1 - DECAY**13) / (1 - DECAY))  # 12 steps.
+    average = model.proximal_policy.average
+    assert 0 < th.dist(average, flat_weights(model)) < th.dist(first, flat_weights(model))
+
+
+def test_without_memory_the_proximal_policy_is_the_policy() -> None:
+    # The ratio is 1 in each minibatch, so nothing is ever clipped.
+    clipped, unclipped = (
+        update(collect(make(EWMA(within, 0.0), n_epochs=4)), fast=False) for within in (Clipped(0.01), Unclipped())
+    )
+    th.testing.assert_close(flat_weights(clipped), flat_weights(unclipped), rtol=1e-5, atol=1e-7)
+    assert clipped.logger.name_to_value["train/clip_fraction"] == 0
+
+
+@pytest.mark.parametrize("within", [Clipped(0.2), AdaptiveKL(kl_coef=1.0, desired_kl=0.01)])
+def test_saved_and_resumed(within: Any) -> None:
+    n = 32
+    whole = make(EWMA(within, DECAY)).learn(4 * n)
+    half = make(EWMA(within, DECAY)).learn(2 * n)
+    loaded: Any = PPOCustom.load(save(half), env=noise_envs(BOX))
+    for name in ("average", "total_weight"):
+        assert th.equal(getattr(loaded.proximal_policy, name), getattr(half.proximal_policy, name))
+    assert not th.equal(whole.proximal_policy.average, half.proximal_policy.average)
+    assert loaded.objective == half.objective
+
+
+@pytest.mark.parametrize("arguments", [{"updates": SeparateUpdates()}, {"policy": "MlpLstmPolicy"}, {"use_sde": True}])
+def test_with_other_parts(arguments: dict[str, Any]) -> None:
+    policy = arguments.pop("policy", None)
+    objective = EWMA(KLPenalized(kl_coef=1.0, clip_range=0.2), DECAY)
+    model = small(PPOCustom, noise_envs(BOX), policy, objective=objective, **arguments).learn(64)
+    assert float(model.proximal_policy.total_weight) > 1
+    assert model.logger.name_to_value["train/proximal_decay"] == DECAY
+
+
+def test_a_failed_update_leaves_the_average_alone() -> None:
+    model = collect(make(EWMA(Clipped(0.2), DECAY)))
+    before = model.proximal_policy.average.clone()
+    weights = flat_weights(model)
+    model.rollout_buffer.returns[0] = 3e38  # The squared error overflows.
+    with pytest.raises(NonFiniteError):
+        model.train()
+    assert th.equal(model.proximal_policy.average, before) and float(model.proximal_policy.total_weight) == 1
+    assert th.equal(flat_weights(model), weights)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_an_average_goes_on_after_an_update_that_was_undone_at_its_end(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate: Any = KLAdaptive(learning_rate=0.01)
+    model = small(PPOCustom, noise_envs(BOX), objective=EWMA(Clipped(0.2), DECAY), learning_rate=rate, fast=fast)
+    before = collect(model.learn(64)).proximal_policy
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    average, weight = before.average.clone(), float(before.total_weight)
+    monkeypatch.setattr(KLAdaptive, "after_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.train()
+    after = collect(model).proximal_policy
+    assert th.equal(after.average, average) and float(after.total_weight) == weight > 1
+
+
+def average_in_training(model: Any) -> th.Tensor:
+    """Return the average with which the first update of a model begins."""
+    average: th.Tensor = collect(model).proximal_policy.average
+    return average
+
+
+def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> None:
+    clipped, other = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
+    loaded = PPOCustom.load(save(clipped), env=noise_envs(BOX), objective=EWMA(Clipped(0.2)))
+    assert th.equal(average_in_training(loaded), flat_weights(clipped))
+    converted = PPOCustom.from_ppo(small(PPOClip).learn(32), objective=EWMA(Clipped(0.2)))
+    assert th.equal(average_in_training(converted), flat_weights(converted))
+    other.set_parameters(clipped.get_parameters())
+    assert th.equal(average_in_training(other), flat_weights(clipped))
+
+
+def test_an_average_begins_with_weights_that_a_user_loads() -> None:
+    trained, warm = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
+    warm.policy.load_state_dict(trained.policy.state_dict())
+    assert th.equal(average_in_training(warm), flat_weights(trained))
+    # Once the model has trained, its average is that of other weights.
+    warm.train()
+    assert not th.equal(average_in_training(warm), flat_weights(warm))
+    warm.policy.load_state_dict(trained.policy.state_dict())
+    assert th.equal(average_in_training(warm), flat_weights(trained))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_average_is_loaded_with_its_weights(trained: bool) -> None:
+    source, model = make(EWMA(Clipped(0.2)), seed=9).learn(64), make(EWMA(Clipped(0.2)))
+    if trained:
+        model.learn(64)
+    model.set_parameters(source.get_parameters())
+    assert th.equal(average_in_training(model), source.proximal_policy.average)
+
+
+def test_an_average_begins_with_the_weights_of_another_policy() -> None:
+    model, other = make(EWMA(Clipped(0.2))).learn(64), make(Clipped(0.2), policy_kwargs={"net_arch": [5]})
+    model.policy = other.policy
+    assert th.equal(average_in_training(model), flat_weights(other))
+
+
+class Normalized(FlattenExtractor):
+    """Observations, normalised by batch."""
+
+    def __init__(self, observation_space: spaces.Box):
+        super().__init__(observation_space)
+        self.normalization = th.nn.BatchNorm1d(self.features_dim)
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        normalized: th.Tensor = self.normalization(super().forward(observations))
+        return normalized
+
+
+def test_evaluating_the_proximal_policy_leaves_the_statistics_of_batches_alone() -> None:
+    extractor = {"policy_kwargs": {"features_extractor_class": Normalized}}
+    plain, averaged = (make(each, **extractor).learn(64) for each in (Clipped(0.2), EWMA(Clipped(0.2), DECAY)))
+    counts = [int(each.policy.features_extractor.normalization.num_batches_tracked) for each in (plain, averaged)]
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("exact_match", [True, False])
+def test_an_average_is_left_out_by_other_objectives(exact_match: bool) -> None:
+    trained = make(EWMA(Clipped(0.2), DECAY)).learn(64)
+    assert_same_weights(PPOCustom.load(save(trained), objective=Clipped(0.2)), trained)
+    assert_same_weights(PPOClip.from_ppo(trained), trained)
+    other = make(Clipped(0.2), seed=7)
+    other.set_parameters(trained.get_parameters(), exact_match)
+    assert_same_weights(other, trained)
+    assert other.proximal_policy is None
+    trained.objective = Clipped(0.2)
+    assert_same_weights(PPOCustom.load(save(trained)), trained)
+    trained.learn(32)
+    assert_same_weights(PPOCustom.load(save(trained)), trained)
+
+
+def test_an_ewma_set_later_begins_then() -> None:
+    model = make(Clipped(0.2)).learn(32)
+    model.objective = EWMA(Clipped(0.2), DECAY)
+    weights = flat_weights(model)
+    collect(model)
+    assert th.equal(model.proximal_policy.average, weights)
+
+
+FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "Box": (Clipped(0.2), BOX, {}),
+    "Box, both KLs": (ReverseKL(kl_coef=1.0), BOX, {"ent_coef": 0.01}),
+    "Box, the mean KL": (KLHinge(kl_coef=1.0, desired_kl=1e-3), BOX, {}),
+    "Box, nested": (EWMA(KLPenalized(kl_coef=3.0), 0.1), BOX, {}),
+    "Discrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["Discrete"], {}),
+    "MultiDiscrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiDiscrete"], {}),
+    "MultiBinary": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiBinary"], {}),
+    "masks": (KLPenalized(kl_coef=3.0), None, {}),
+    "gSDE": (KLPenalized(kl_coef=3.0), BOX, {"use_sde": True}),
+    "separate updates": (SPO(0.2), BOX, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2)}),
+    "early stop": (SPO(0.2), BOX, {"target_kl": 0.001, "n_epochs": 8}),
+    "stop by the ratio": (Clipped(0.2), BOX, {"stop": RatioDeviation(0.03), "n_epochs": 8}),
+    "large minibatches": (KLPenalized(kl_coef=3.0), BOX, {"batch_size": 100, "n_steps": 100}),
+    **{
+        f"{kwargs}": (KLPenalized(kl_coef=3.0), BOX, {"policy_kwargs": kwargs})
+        for kwargs in ({"distribution": "beta"}, {"distribution": "squashed_gaussian"}, {"std": "state"})
+    },
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize("name", FAST)
+def test_the_native_library_does_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
+    within, space, arguments = FAST[name]
+    env = masked_envs(MULTI, n_envs=2) if space is None else noise_envs(space)
+    settings = {"learning_rate": 1e-3, "n_epochs": 6, **arguments}
+    policy = None if space is not None else "MaskableMlpPolicy"
+    model = collect(small(PPOCustom, env, policy, objective=EWMA(within, DECAY), fast=False, **settings))
+    double_precision(model)
+    if model.use_sde:
+        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
+            model.policy.reset_noise()
+    model.proximal_policy.double()
+    assert_same_update(model)
+    reference, fast = (update(model, path).proximal_policy for path in (False, True))
+    assert reference.total_weight > 1
+    th.testing.assert_close(fast.average, reference.average, rtol=1e-5, atol=1e-9)
+    th.testing.assert_close(fast.total_weight, reference.total_weight)
+
+
+class InPython(Objective):
+    """E[r A], which the library does not compute itself."""
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        return -(batch.ratio * batch.advantages).mean()
+
+
+@pytest.mark.parametrize(
+    ("within", "arguments", "why"),
+    [
+        (InPython(), {}, "an EWMA is around InPython, which the native library does not compute"),
+        (TRGPPO(), {}, "an EWMA is around TRGPPO, which reads the whole rollout"),
+        (
+            Clipped(0.2),
+            {"stop": ExactKL(0.1)},
+            "minibatches have a KL to the old policy and, because of an EWMA, others",
+        ),
+    ],
+)
+def test_why_it_does_not_take_the_fast_path(within: Any, arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(ArgumentError, match=f"because {why}"):
+        make(EWMA(within), ACTION_SPACES["Discrete"], fast=True, **arguments)
+
+
+class Still(EWMA):
+    """An average that nothing moves."""
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        return 0 * super().loss(batch)
+
+
+def test_a_loss_of_a_subclass_is_that_of_all_paths() -> None:
+    model = make(Still(), ACTION_SPACES["Discrete"])
+    before = model.policy.action_net.weight.clone()
+    model.learn(64)
+    assert th.equal(model.policy.action_net.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("within", "decay", "name"),
+    [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay"), (EWMA(SPO(0.2)), 0.5, "objective")],
+)
+def test_refused(within: Any, decay: float, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}="):
+        EWMA(within, decay)
+
+
+def test_other_objectives_have_no_proximal_policy() -> None:
+    model = small(PPOClip).learn(32)
+    assert model.proximal_policy is None
+    file = io.BytesIO()
+    model.save(file)
+    assert_same_weights(PPOClip.load(file), model)
