@@ -216,7 +216,7 @@ def run(options: argparse.Namespace) -> int:
         sizes = options.cores, options.steps, options.pairs
         idle = {str(n): measure(Workload(partial(Busy, 0.0), n), *sizes) for n in IDLE}
         runs = {name: measure(WORKLOADS[name], *sizes) for name in options.workloads}
-        measured = {**circumstances("mujoco", "Box2D"), "steps": options.steps, "idle": idle, "runs": runs}
+        measured = {**circumstances(), "steps": options.steps, "idle": idle, "runs": runs}
     else:
         measured = reported(options.report, "steps", "idle", "runs")
     if options.json is not None:

@@ -17,10 +17,9 @@ from joblib import Parallel, delayed
 
 from benchmarks.measuring import Count, make_folders, reported
 from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.compare.execution import perform
 from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.provenance import circumstances, commit, numerics
-from sb3_ppo_variants.compare.records import Record, curve, unpack
+from sb3_ppo_variants.compare.records import Record, circumstances, commit, curve, numerics, unpack
+from sb3_ppo_variants.compare.runs import perform
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results")

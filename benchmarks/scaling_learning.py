@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.measuring import Count, circumstances, make_folders, reported
 from benchmarks.scaling import launch
-from sb3_ppo_variants.compare.plots import MEDIUM_TEXT, draw_band, drawing, looks
+from sb3_ppo_variants.compare.plots import draw_band, drawing, looks
 from sb3_ppo_variants.compare.statistics import band as over_seeds
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -82,7 +82,7 @@ def draw(learned: dict[str, Any], file: Path) -> None:
     look = looks(list(curves))
     with drawing(file) as [[axes]]:
         for label in curves:
-            draw_band(axes, steps, label, over_seeds(means[label][:, None]), look, means[label])
-        axes.set_xlabel("environment steps of all processes", fontsize=MEDIUM_TEXT)
-        axes.set_ylabel("mean return of 100 episodes", fontsize=MEDIUM_TEXT)
+            draw_band(axes, steps, label, over_seeds(means[label][:, None]), look[label], means[label])
+        axes.set_xlabel("environment steps of all processes")
+        axes.set_ylabel("mean return of 100 episodes")
         axes.set_title(learned["env"])

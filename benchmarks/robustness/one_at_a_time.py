@@ -6,8 +6,8 @@ import pandas as pd
 
 from benchmarks.robustness.candidates import CANDIDATES, VARIED, Candidate
 from benchmarks.robustness.scores import by_seed, estimate, say_better, sensitivity
-from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
+from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import Estimate, differences
 
 
@@ -34,7 +34,7 @@ def one_at_a_time(frame: pd.DataFrame) -> list[str]:
             "the worst is": means.index[0],
             "sensitivity": f"{sensitivity(settings):.2f}",
         })  # fmt: skip
-    return [tables.markdown(pd.DataFrame(rows), None), say_better("In the mean of all settings", differences(of_all))]
+    return [write_table(pd.DataFrame(rows), None), say_better("In the mean of all settings", differences(of_all))]
 
 
 def varied(frame: pd.DataFrame) -> pd.DataFrame:
