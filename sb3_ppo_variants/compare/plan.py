@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -21,7 +20,6 @@ from sb3_ppo_variants.compare.settings import (
     Setting,
     load_class,
     policy_for,
-    write_option,
 )
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
@@ -80,6 +78,111 @@ class Run:
         recipes.check_registered(self.env)
         settings = {**self.hyperparameters, "n_timesteps": self.timesteps, "fast_envs": fast_envs}
         return recipes.parse(load_class(self.algorithm or "sb3_ppo_variants:PPOClip"), self.env, settings)
+
+
+class Resolved(NamedTuple):
+    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
+
+    hyperparameters: Hyperparameters
+    timesteps: int
+    dropped: list[str]
+
+
+def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
+    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
+    if setting.protocol is not None:
+        # A file has entries of its own.
+        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
+        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
+    protocol, algorithm = conditions.rules, load_class(setting.path)
+    known = list_arguments(algorithm)
+    shared, timesteps = share(setting, env_id, conditions)
+    applicable = {*known, *COMPARED_ENVIRONMENT_KEYS}
+    if known.get("clip_range") is None:
+        # A penalised objective that is also clipped is a different one, which a setting must request itself.
+        applicable.discard("clip_range")
+    dropped = [name for name in shared if name not in applicable]
+    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
+        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
+        dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
+    given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
+    hyperparameters = _without_known_defaults(algorithm, _defaults(algorithm, conditions) | given)
+    hyperparameters["policy"] = policy_for(setting, hyperparameters.get("policy"))
+    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
+        hyperparameters["learning_rate"] = _anneal(hyperparameters.get("learning_rate"), conditions.anneal)
+    if conditions.anneal is not False:
+        hyperparameters = protocol.anneal(hyperparameters)
+    if not issubclass(algorithm, PPOBase):
+        if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
+            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
+            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
+        if hyperparameters.get("max_grad_norm", 0) is None:
+            hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
+    return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
+
+
+def _defaults(algorithm: type[BaseAlgorithm], conditions: Conditions) -> Hyperparameters:
+    """Return the arguments of an algorithm that have defaults, and those that the conditions may anneal."""
+    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
+    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
+    known = list_arguments(algorithm)
+    names = [*conditions.rules.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
+    annealed = {name: value for name in names if isinstance(value := known.get(name), float | int)}
+    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
+    return {**own, **annealed, "device": "cpu"}
+
+
+def _without_known_defaults(algorithm: type[BaseAlgorithm], hyperparameters: Hyperparameters) -> Hyperparameters:
+    """Leave out what is not recorded: arguments for other purposes, and the defaults of this package's own."""
+    package = __name__.partition(".")[0]
+    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
+    defaults = {} if ours is None else list_arguments(ours)
+    omitted = {n for n, value in hyperparameters.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
+    return {name: value for name, value in hyperparameters.items() if name not in RESERVED.keys() | omitted}
+
+
+def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
+    """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
+    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
+    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
+    if conditions.file is None:
+        shared = recipes.select(recipes.entries_of(name), env_id, conditions.entry)
+    else:
+        file = f"--hyperparams {conditions.file.name}"
+        shared = recipes.select(conditions.file.entries, env_id, conditions.entry, file)
+    recommended = shared.pop("n_timesteps", None)
+    if conditions.file is None and setting.path in recipes.BASELINES:
+        own = recipes.entries_of(setting.path)
+        if conditions.entry not in (None, *own):
+            raise ArgumentError(
+                f"--entry {conditions.entry} has no hyperparameters for {setting.name}, which has {', '.join(own)}"
+            )
+        shared = recipes.select(own, env_id, conditions.entry)
+    timesteps = recommended if conditions.timesteps is None else conditions.timesteps
+    if not isinstance(timesteps, int | float) or timesteps < 1:
+        given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
+        raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
+    shared = conditions.rules.over(shared)
+    if conditions.normalize is not None:
+        shared["normalize"] = conditions.normalize
+    shared |= conditions.rules.under(conditions.parameters)
+    for name in shared.keys() & RESERVED.keys():
+        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
+    return shared, int(timesteps)
+
+
+def _anneal(learning_rate: object, anneal: bool) -> object:
+    """Return the step size, annealed linearly to 0 or constant."""
+    text = str(learning_rate)
+    is_annealed = text.startswith("lin_")
+    try:
+        constant = float(text.removeprefix("lin_"))
+    except ValueError:
+        allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
+        raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
+    if anneal:
+        return text if is_annealed else f"lin_{text}"
+    return constant if is_annealed else learning_rate
 
 
 class Plan(NamedTuple):
@@ -161,108 +264,3 @@ def merge_plans(plans: Iterable[Plan]) -> Plan:
         envs = list(dict.fromkeys(run.env for run in runs))
         runs.sort(key=lambda run: (run.seed, envs.index(run.env)))
     return Plan(runs, list(dict.fromkeys(note for plan in plans for note in plan.notes)))
-
-
-class Resolved(NamedTuple):
-    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
-
-    hyperparameters: Hyperparameters
-    timesteps: int
-    dropped: list[str]
-
-
-def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
-    if setting.protocol is not None:
-        # A file has entries of its own.
-        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
-        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
-    protocol, algorithm = conditions.rules, load_class(setting.path)
-    known = list_arguments(algorithm)
-    shared, timesteps = share(setting, env_id, conditions)
-    applicable = {*known, *COMPARED_ENVIRONMENT_KEYS}
-    if known.get("clip_range") is None:
-        # A penalised objective that is also clipped is a different one, which a setting must request itself.
-        applicable.discard("clip_range")
-    dropped = [name for name in shared if name not in applicable]
-    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
-        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
-        dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
-    given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
-    hyperparameters = _without_known_defaults(algorithm, _defaults(algorithm, conditions) | given)
-    hyperparameters["policy"] = policy_for(setting, hyperparameters.get("policy"))
-    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
-        if "learning_rate" not in hyperparameters:
-            (named,) = write_option("anneal", conditions.anneal)
-            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
-        hyperparameters["learning_rate"] = _anneal(hyperparameters["learning_rate"], conditions.anneal)
-    if conditions.anneal is not False:
-        hyperparameters = protocol.anneal(hyperparameters)
-    if not issubclass(algorithm, PPOBase):
-        if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
-            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
-            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
-        if hyperparameters.get("max_grad_norm", 0) is None:
-            hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
-    return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
-
-
-def _defaults(algorithm: type[BaseAlgorithm], conditions: Conditions) -> Hyperparameters:
-    """Return the arguments of an algorithm that have defaults, and those that the conditions may anneal."""
-    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
-    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
-    known = list_arguments(algorithm)
-    names = [*conditions.rules.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
-    annealed = {name: value for name in names if isinstance(value := known.get(name), float | int)}
-    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
-    return {**own, **annealed, "device": "cpu"}
-
-
-def _without_known_defaults(algorithm: type[BaseAlgorithm], hyperparameters: Hyperparameters) -> Hyperparameters:
-    """Leave out what is not recorded: arguments for other purposes, and the defaults of this package's own."""
-    package = __name__.partition(".")[0]
-    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    defaults = {} if ours is None else list_arguments(ours)
-    omitted = {n for n, value in hyperparameters.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
-    return {name: value for name, value in hyperparameters.items() if name not in RESERVED.keys() | omitted}
-
-
-def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
-    """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
-    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
-    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
-    if conditions.file is None:
-        shared = recipes.select(recipes.entries_of(name), env_id, conditions.entry)
-    else:
-        file = f"--hyperparams {conditions.file.name}"
-        shared = recipes.select(conditions.file.entries, env_id, conditions.entry, file)
-    recommended = shared.pop("n_timesteps", None)
-    if conditions.file is None and setting.path in recipes.BASELINES:
-        own = recipes.entries_of(setting.path)
-        if conditions.entry not in (None, *own):
-            raise ArgumentError(
-                f"--entry {conditions.entry} has no hyperparameters for {setting.name}, which has {', '.join(own)}"
-            )
-        shared = recipes.select(own, env_id, conditions.entry)
-    timesteps = recommended if conditions.timesteps is None else conditions.timesteps
-    if not isinstance(timesteps, int | float) or timesteps < 1:
-        given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
-        raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
-    shared = conditions.rules.over(shared)
-    if conditions.normalize is not None:
-        shared["normalize"] = conditions.normalize
-    shared |= conditions.rules.under(conditions.parameters)
-    for name in shared.keys() & RESERVED.keys():
-        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
-    return shared, int(timesteps)
-
-
-def _anneal(learning_rate: object, anneal: bool) -> str | float:
-    """Return the step size, annealed linearly to 0 or constant."""
-    if isinstance(learning_rate, float | int):
-        return f"lin_{learning_rate!r}" if anneal else learning_rate
-    with suppress(ValueError):
-        if isinstance(learning_rate, str) and learning_rate.startswith("lin_"):
-            constant = float(learning_rate.removeprefix("lin_"))
-            return learning_rate if anneal else constant
-    raise ArgumentError(f"--anneal and --no-anneal need a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}")

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -56,17 +55,15 @@ class Result(TypedDict, total=False):
     score: float | None
     steps: int
     last_returns: list[float]
-    # "ends", the steps at which the episodes ended, and "returns"; None in exported records.
+    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing".
     episodes: dict[str, Sequence[float]] | None
-    # The learning curve of an exported record: the mean return of the last episodes at the end of each span.
+    # The learning curve: the mean return of the last episodes at the end of each span.
     trailing: list[float | None]
     # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
     training: dict[str, list[float | None]]
-    # The commit of this package; None outside its repository.
+    # The commit of this package, what decides how sums are rounded, and the class of the vectorised environment.
     commit: str | None
-    # What decides how sums are rounded.
     numerics: dict[str, str]
-    # The class of the vectorised environment, which changes no result.
     vec_env: str
 
 
@@ -110,11 +107,10 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind in (None, KeyboardInterrupt):
-            self.write()
-            if self._waiting:
-                rest = "all others are safe, and the same command makes these again"
-                raise SystemExit(f"{self.problem} ({', '.join(self._waiting)}); {rest}")
+        self.write()
+        if self._waiting and kind in (None, KeyboardInterrupt):
+            rest = "all others are safe, and the same command makes these again"
+            raise SystemExit(f"{self.problem} ({', '.join(self._waiting)}); {rest}")
 
     def write(self, *records: Record) -> list[Record]:
         """Write records and those that wait, and return those written. ``problem`` says why others still wait."""
@@ -165,28 +161,20 @@ def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
     for where, source in sources:
         try:
             record = json.loads(source if isinstance(source, str) else source.read_text())
-            found = record.get("format") if isinstance(record, dict) else None
-            if found != FORMAT:
-                raise ValueError(
-                    f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
-                    "use the version that wrote it, or make the run anew"
-                )
+            if (found := record.get("format")) != FORMAT:
+                raise ValueError(f"it has format {found}, and this version of sb3_ppo_variants reads format {FORMAT}")
             of_episodes = () if record.get("episodes") else ("trailing",)
             of_result = ("error",) if record.get("status") == "failed" else (*FINISHED, *of_episodes)
             if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
             records.append(record)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, AttributeError) as error:
             problems.append(f"{where} is ignored: {error}")
     return records, problems
 
 
 def merge_records(records: Iterable[Record]) -> Loaded:
-    """Keep one record of each run, preferably a finished one.
-
-    It is a problem if two of them have different scores, or if the random policy was measured with different results in
-    an environment, as when its wrappers changed.
-    """
+    """Keep one record of each run, preferably a finished one. It is a problem if two of them have different scores."""
     found: dict[str, Record] = {}
     problems = []
     for record in records:
@@ -196,14 +184,6 @@ def merge_records(records: Iterable[Record]) -> Loaded:
         elif record["status"] == "finished" and record["score"] != other["score"]:
             differ = f"{other['score']}, which is used, and {record['score']}"
             problems.append(f"{record['name']} occurs twice, with scores {differ}")
-    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for record in found.values():
-        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
-            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
-    for (name, env), (first, *others) in measured.items():
-        if {first} != {first, *others}:
-            differ = f"{first}, which is used, and {', '.join(map(str, others))}"
-            problems.append(f"the random policy has different scores in {env} ({name}): {differ}")
     return list(found.values()), problems
 
 

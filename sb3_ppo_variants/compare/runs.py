@@ -55,8 +55,7 @@ RECORDED_VALUES = (
     "clip_fraction",
 )  # fmt: skip
 SECONDS_BETWEEN_LOOKS = 0.5
-# Workers of a cluster that has just been started may join it a little later.
-SECONDS_FOR_CORES = 60
+SECONDS_FOR_WORKERS = 60
 Work = Callable[[Run], Record]
 
 
@@ -421,14 +420,15 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except (ConnectionError, ValueError) as error:
         raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
     with context:
+        cores = int(ray.cluster_resources().get("CPU", 0))
         # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
-        cores = _count_cores(lambda: ray.cluster_resources().get("CPU", 0), max(jobs or 1, 2))
+        if cores < max(jobs or 1, 2):
+            raise SystemExit(f"the cluster has too few cores, {cores} instead of {max(jobs or 1, 2)}: add workers")
         yield Pool("ray", jobs or cores, ray.exceptions.RayError)
 
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     distributed = import_module("distributed")
-
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     try:
@@ -436,16 +436,6 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     except (OSError, ValueError) as error:
         raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
     with client:
-        cores = _count_cores(lambda: sum(client.ncores().values()), 1)
-        yield Pool("dask", jobs or cores, distributed.KilledWorker)
-
-
-def _count_cores(count: Callable[[], float], needed: int) -> int:
-    """Wait until a cluster has as many cores as needed, and return how many it has."""
-    end = time.monotonic() + SECONDS_FOR_CORES
-    while (cores := int(count())) < needed:
-        if time.monotonic() > end:
-            few = f"the cluster has too few cores, {cores} instead of {needed}"
-            raise SystemExit(f"{few}: add workers, or pass a smaller --jobs")
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    return cores
+        # Workers of a cluster that has just been started may join it a little later.
+        client.wait_for_workers(1, SECONDS_FOR_WORKERS)
+        yield Pool("dask", jobs or sum(client.ncores().values()), distributed.KilledWorker)

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from runpy import run_path
 from typing import NamedTuple
 
 import yaml
@@ -68,9 +67,8 @@ class Setting:
     @property
     def label(self) -> str:
         """The setting in words."""
-        named = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
-        return f"{self.name} {listed}".strip()
+        named = self.arguments | ({} if self.protocol is None else {"protocol": self.protocol})
+        return f"{self.name} {', '.join(f'{name}={value}' for name, value in sorted(named.items()))}".strip()
 
     @property
     def path(self) -> str:
@@ -163,16 +161,16 @@ class SettingsFile(NamedTuple):
 
 
 def read_file(path: Path) -> SettingsFile:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format."""
+    """Read a YAML file of hyperparameters in the RL Zoo's format."""
     try:
         content = path.read_bytes()
-        found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
-        entries = evaluate_python(found)
+        entries = evaluate_python(yaml.safe_load(content))
     except Exception as error:
-        # A py file is the user's own code, which may raise anything.
-        allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
-        problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
-        raise ArgumentError(f"{problem}\n{allowed}") from error
+        # What the file writes as Python is the user's own code, which may raise anything.
+        allowed = "it must be a YAML file with a dict for each environment"
+        raise ArgumentError(
+            f"--hyperparams {path} cannot be read, {allowed}: {type(error).__name__}: {error}"
+        ) from error
     return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 

@@ -297,7 +297,7 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
 def test_records_that_are_damaged_are_not_used() -> None:
     torn: Any = {name: value for name, value in RECORDS[2].items() if name != "steps"}
     text = report_of([torn, {**RECORDS[3], "episodes": None}, {**RECORDS[4], "format": 99}, *RECORDS[5:]])
-    for fault in ("lacks steps", "lacks trailing", "is a record of format 99"):
+    for fault in ("lacks steps", "lacks trailing", "has format 99"):
         assert f"is ignored: it {fault}" in text
 
 

@@ -224,7 +224,7 @@ def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytes
     (folder / "torn.json").write_text('{"format": 1, "na')
     assert compare(tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "future.json is ignored: it is a record of format 99" in shown
+    assert "future.json is ignored: it has format 99" in shown
     assert "torn.json is ignored" in shown
     assert "format 99" in (tmp_path / "report.md").read_text()
     assert json.loads((folder / "future.json").read_text())["format"] == 99
@@ -303,30 +303,6 @@ def test_a_missing_package_names_its_extra(
 def test_an_address_without_a_port_is_refused(backend: str, name: str) -> None:
     with pytest.raises(SystemExit, match=f"no {name} answers at --address nonsense: "), connect(backend, "nonsense", 1):
         pass
-
-
-class Growing:
-    """A Dask client whose cluster has more cores at each look."""
-
-    def __init__(self, *_: object, **__: object):
-        self._cores = iter([0, 0, 3, 4])
-
-    def ncores(self) -> dict[str, int]:
-        return {"tcp://127.0.0.1:1": next(self._cores)}
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-def test_a_cluster_gets_time_for_its_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distributed.Client", Growing)
-    monkeypatch.setattr(runs, "SECONDS_BETWEEN_LOOKS", 0)
-    with connect("dask", "127.0.0.1:1", None) as pool:
-        assert pool.jobs == 3
-    monkeypatch.setattr(runs, "SECONDS_FOR_CORES", -1)
-    with pytest.raises(SystemExit, match="too few cores, 0 instead of 1: add workers, "):
-        connect("dask", "127.0.0.1:1", 4).__enter__()
 
 
 def command(out: Path, *arguments: str) -> subprocess.Popen:

@@ -100,15 +100,6 @@ def test_settings_with_failed_runs_are_not_called_equivalent() -> None:
     assert not partial.are_equivalent("sb3_ppo", "ppo_clip")
 
 
-def test_several_random_policies_are_noted() -> None:
-    again = record(RANDOM, "A-v0", 0, 20, name="again", algorithm="", hyperparameters={"env_wrapper": "w"})
-    first: list[Any] = [{**each, "algorithm": ""} if each["label"] == RANDOM else each for each in RECORDS]
-    found, problems = records.merge_records([*first, again])
-    name = scores.comparisons(found)[0].name
-    assert problems == [f"the random policy has different scores in A-v0 ({name}): 10, which is used, and 20"]
-    assert scores.comparisons(found)[0].random_scores == {"A-v0": 10, "B-v0": -50}
-
-
 def test_a_curve_is_of_the_last_episodes_and_ends_at_the_score() -> None:
     returns = [float(number) for number in range(250)]
     ends = [4 * (number + 1) for number in range(250)]
