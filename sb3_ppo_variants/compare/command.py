@@ -158,8 +158,8 @@ def _make(options: argparse.Namespace, missing: list[Run], tracking: runs.Tracki
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     to_resume = (options.out / TO_RESUME).absolute()
     work = partial(runs.perform, checkpoints=checkpoints, to_resume=to_resume, tracking=tracking)
-    failed, ended = 0, list[Record]()
-    console = Console()
+    written: list[Record] = []
+    failed, console = 0, Console()
     with (
         records.Writer(options.out / RECORDS) as writer,
         runs.connect(options.backend, options.address, options.jobs) as pool,
@@ -169,11 +169,11 @@ def _make(options: argparse.Namespace, missing: list[Run], tracking: runs.Tracki
     ):
         task = bar.add_task("runs", total=len(missing))
         for record in made:
-            ended.append(record)
             failed += record["status"] == "failed"
-            bar.advance(task)
             for each in writer.write(record):
-                print(f"{len(ended)}/{len(missing)} {_describe(each)}{_say_left(missing, ended, pool.jobs)}")
+                written.append(each)
+                bar.advance(task)
+                print(f"{len(written)}/{len(missing)} {_describe(each)}{_say_left(missing, written, pool.jobs)}")
                 if each["status"] == "finished":
                     shutil.rmtree(to_resume / each["name"], ignore_errors=True)
             if writer.problem:
