@@ -128,11 +128,6 @@ def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
         f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
     )
     notes = [*plan.notes, *problems]
-    finished = [run for run in trainings if status.get(run.name) == "finished"]
-    unsaved = [run for run in finished if not (options.out / CHECKPOINTS / run.name).exists()]
-    for option, not_again in {"checkpoints": unsaved, "tensorboard": finished, "wandb": finished}.items():
-        if getattr(options, option) and not_again:
-            notes.append(f"finished runs, which are not made again for --{option}: {len(not_again)}")
     if begun := sum((options.out / TO_RESUME / run.name).exists() for run in missing):
         notes.append(f"runs that continue from a checkpoint: {begun}")
     for note in notes:

@@ -234,58 +234,38 @@ def summarize(comparison: Comparison) -> list[str]:
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
     trainings = [*comparison.records, *failed]
     everything = [*trainings, *comparison.random]
-    kinds = {"setting": "label", "environment": "env", "seed": "seed"}
-    counts = [count({record[key] for record in trainings}, name) for name, key in kinds.items()]  # type: ignore[literal-required]
-    steps = sorted({record["timesteps"] for record in trainings})
-    versions = sorted({", ".join(f"{n} {v}" for n, v in record["versions"].items()) for record in everything} - {""})
-    return [
-        *describe_conditions(comparison.conditions),
-        f"runs: {len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
-        *([f"steps of a run: {', '.join(f'{number:,}' for number in steps)}"] if steps else []),
-        *(["runs of different versions are compared here"] if len(versions) > 1 else []),
-        *(f"versions: {line}" for line in versions),
-        *(f"commit: {each}" for each in sorted({record.get("commit") or "" for record in everything} - {""})),
-        *(f"machine: {each}" for each in sorted({record["machine"] for record in everything} - {""})),
-        *describe_processors(comparison.records),
-    ]
-
-
-def describe_conditions(conditions: Values) -> list[str]:
-    """Say in lines what all settings share."""
-    protocol, every = conditions.get("protocol"), conditions.get("resume_every")
-    sources = [source for source in (conditions["entry"], conditions["file"]) if source is not None]
-    # The description names values of this entry too, and another source may have different ones.
-    says = f", {PROTOCOLS[protocol].says}" if protocol and sources == ["mujoco"] else ""
-    yes_or_no = {None: None, True: "yes", False: "no"}
-    given = {
-        "protocol": protocol and f"{protocol}{says}",
-        "but": conditions.get("switched"),
-        "hyperparameters of": " in ".join(sources) or None,
-        "changed": conditions["parameters"] or None,
-        "normalised by VecNormalize": yes_or_no[conditions["normalize"]],
-        "step size annealed to 0": yes_or_no[conditions["anneal"]],
-        "new episodes with a checkpoint": every and f"every {every:,} steps",
+    frame = pd.DataFrame(trainings, columns=["label", "env", "seed", "timesteps"])
+    names = {"label": "setting", "env": "environment", "seed": "seed"}
+    counts = [count(frame[column].unique(), name) for column, name in names.items()]
+    versions = {", ".join(f"{name} {number}" for name, number in each["versions"].items()) for each in everything}
+    computed = {
+        ", ".join(f"{name} {value}" for name, value in each.get("numerics", {}).items()) for each in comparison.records
     }
-    return [f"{name}: {value}" for name, value in given.items() if value is not None]
-
-
-def describe_processors(found: Sequence[Record]) -> list[str]:
-    """Say in lines what computed some runs, and whether they can be compared seed by seed."""
-    processors = Counter(
-        f"{each['processor']}; native library: {each['native'] or 'not built'}, PyTorch: {each['torch']}"
-        if (each := record.get("numerics"))
-        else "not known, recorded by an earlier version"
-        for record in found
-    )
-    lines = [f"processor: {name} ({runs} run{'s' * (runs > 1)})" for name, runs in sorted(processors.items())]
-    paths = {(record["label"], str(record.get("numerics"))) for record in found}
-    if len(paths) > len({label for label, _ in paths}):
+    facts = {
+        **comparison.conditions,
+        "preset": None,
+        "protocol": describe_protocol(comparison.conditions),
+        "timesteps": ", ".join(f"{steps:,}" for steps in sorted(frame["timesteps"].unique())),
+        "runs": f"{len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
+        "commit": ", ".join(sorted({each.get("commit") or "" for each in everything} - {""})),
+    }
+    lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in facts.items() if fact not in (None, "", {})]
+    lines += [f"versions: {each}" for each in sorted(versions)]
+    lines += [f"machine: {each}" for each in sorted({each["machine"] for each in everything})]
+    lines += [f"computed by: {each or 'not known, in an earlier version'}" for each in sorted(computed)]
+    if len({(each["label"], str(each.get("numerics"))) for each in comparison.records}) > len(comparison.labels):
         lines.append(
             "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
             "of different seeds do"
         )
-    envs = sorted({record["vec_env"] for record in found if "vec_env" in record})
-    return [*lines, *([f"environments in: {', '.join(envs)}"] if envs else [])]
+    return lines
+
+
+def describe_protocol(conditions: Values) -> str | None:
+    """Name the protocol, and describe it unless another entry or a file has other values than it names."""
+    name = conditions.get("protocol")
+    is_own = (conditions["entry"], conditions["file"]) == ("mujoco", None)
+    return f"{name}, {PROTOCOLS[name].says}" if name and is_own else name
 
 
 def say_verdict(comparison: Comparison) -> str:

@@ -208,7 +208,7 @@ def perform(
     th.set_num_threads(1)
     log = RunLog()
     try:
-        with threadpool_limits(limits=1), limit_cores(cores), quiet(checked=True):
+        with threadpool_limits(limits=1), limit_cores(cores), quiet():
             made = run.recipe(fast_envs)
             train = _train(run, made, log, checkpoints, to_resume, tracking or Tracking()) if run.algorithm else None
             steps, computed = train or _act_randomly(run, made, log)
@@ -285,32 +285,26 @@ def _act_randomly(run: Run, made: Recipe, log: RunLog) -> tuple[int, Result]:
 
 def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
     """Create the model of every setting in every environment once. Errors name the setting and the environment."""
-    checked: set[str] = set()
     # The same hyperparameters give the same model, even under other conditions.
     for run in {(run.label, run.env, records.digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
-            with limit_cores(1), quiet(checked=run.env in checked):
+            with limit_cores(1), quiet():
                 made = run.recipe(fast_envs)
                 env = build(made, run.seed).get_env() if run.algorithm else made.make_env()
         except Exception as error:
             kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
             raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
-        checked.add(run.env)
         if env is not None:
             env.close()
 
 
 @contextmanager
-def quiet(checked: bool = False) -> Iterator[None]:
-    """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore warnings about the render mode.
-
-    :param checked: whether to ignore what :func:`check` has warned of, too: that an environment has a newer version
-    """
+def quiet() -> Iterator[None]:
+    """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore what every environment warns of."""
     with warnings.catch_warnings(), ExitStack() as stack:
         # SB3 asks every environment for its render mode, even if the environment cannot render.
         warnings.filterwarnings("ignore", message=".*render_mode")
-        if checked:
-            warnings.filterwarnings("ignore", message=".* is out of date", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".* is out of date", category=DeprecationWarning)
         warnings.filterwarnings("once", message="MuJoCo: ")
         # This is about gymnasium's MuJoCo models, which users cannot change.
         warnings.filterwarnings("ignore", message="MuJoCo: compiler attribute")

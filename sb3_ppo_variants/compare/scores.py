@@ -201,12 +201,13 @@ class Comparison:
         return [value for of_run in of_runs for value in of_run if value is not None]
 
 
-def order(label: str) -> tuple[int, str, tuple[float, ...], str]:
+def order(label: str) -> tuple[int, list[str | float]]:
     """Return the key by which settings are sorted in tables: the algorithm, then the arguments and their numbers."""
     algorithms, name = list(ALGORITHM_PATHS), label.split(" ")[0]
     place = algorithms.index(name) if name in algorithms else len(algorithms)
-    numbers = re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", label)
-    return place, re.sub(r"[\d.]+", "", label), tuple(map(float, numbers)), label
+    # Texts and numbers take turns.
+    parts = re.split(r"(\d+(?:\.\d+)?(?:e-?\d+)?)", label)
+    return place, [float(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:

@@ -1,6 +1,6 @@
 """What is compared: settings and the conditions that they share, as the command line and YAML files give them.
 
-A comparison in a file has these keys, of which all but ``settings`` may be missing::
+A comparison in a file has these keys, all of which may be missing::
 
     name: of the comparison (default: the name of the file)
     settings: [ppo_clip, "ppo_fixed_kl:kl_coef=1", sb3_ppo]
@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,6 @@ from sb3_ppo_variants.saving.plain import Values
 
 # The package's comparisons.
 PRESETS = Path(__file__).parent / "presets"
-ENTRIES = ("name", "settings", "envs", "seeds", "conditions")
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
@@ -243,23 +242,14 @@ def read_config(name: str) -> Config:
     :raises ArgumentError: if there is no such file, or it does not describe a comparison
     """
     path = PRESETS / f"{name}.yml" if name in list_presets() else Path(name)
-    # A file of hyperparameters is named on the command line.
-    conditions = {field.name for field in fields(Conditions)} - {"preset", "file"}
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or "settings" not in found:
-            raise ValueError(f"it has no settings; a comparison has {', '.join(ENTRIES)}")
-        shared = found.get("conditions", {})
-        listed = shared if isinstance(shared, list) else [shared]
-        for part, known in ((found, {*ENTRIES}), *((each, conditions) for each in listed)):
-            if unknown := sorted(part.keys() - known):
-                raise ValueError(f"{unknown[0]} is none of {', '.join(sorted(known))}")
+        preset, shared = str(found.pop("name", path.stem)), found.pop("conditions", {})
         for key in {"settings", "envs"} & found.keys():
             if not (isinstance(found[key], list) and found[key] and all(isinstance(text, str) for text in found[key])):
                 raise ValueError(f"{key} must be a list of texts, not {found[key]!r}")
-        given = {key: found[key] for key in ("settings", "envs", "seeds") if key in found}
-        preset = str(found.get("name", path.stem))
-        return Config(**given, conditions=[Conditions(preset, **each) for each in listed])
+        listed = shared if isinstance(shared, list) else [shared]
+        return Config(**found, conditions=[Conditions(preset, **each) for each in listed])
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         names = ", ".join(list_presets())
         raise ArgumentError(f"--config {name} is neither {names} nor a YAML file of a comparison: {error}") from error

@@ -1,8 +1,6 @@
 """What a single run of a comparison records."""
 
 import json
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -133,22 +131,6 @@ def test_a_run_leaves_nothing_in_the_users_folder(
     # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
     assert list(tmp_path.iterdir()) == []
     assert "settotalmass" not in "".join(capfd.readouterr())
-
-
-def test_an_old_environment_is_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:
-    # This needs a process of its own, because pytest keeps warnings until the tests have ended.
-    code = """
-from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.runs import check, perform
-from sb3_ppo_variants.compare.settings import Conditions, read_setting
-conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
-settings = [read_setting(name) for name in ("ppo_clip", "ppo_unclipped")]
-runs = [run for run in make_plan(settings, ["HalfCheetah-v4"], 1, conditions).runs if run.algorithm]
-check(runs)
-assert {perform(run)["status"] for run in runs} == {"finished"}
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert capfd.readouterr().err.count("HalfCheetah-v4 is out of date") == 1
 
 
 def test_what_computed_a_run_is_recorded() -> None:

@@ -76,11 +76,6 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert files(tmp_path) == before
-    options = ["--checkpoints", "--tensorboard", str(tmp_path / "logs")]
-    assert compare(tmp_path, *options, "--seeds", "2", "--dry-run") == 0
-    shown = capsys.readouterr().out
-    for option in ("--checkpoints", "--tensorboard"):
-        assert f"- finished runs, which are not made again for {option}: 2\n" in shown
     assert compare(tmp_path, "--seeds", "2") == 0
     more = files(tmp_path)
     assert len(more) == 5 and before.items() < more.items()
