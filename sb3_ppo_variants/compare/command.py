@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
     boards = options.tensorboard and options.tensorboard.absolute()
-    tracking = runs.Tracking(boards, options.wandb, (options.out / "wandb").absolute().parent)
+    tracking = runs.Tracking(boards, options.wandb, options.out.absolute())
     tracking.check()
     try:
         plan = make_plans(options)

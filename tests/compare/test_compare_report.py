@@ -264,11 +264,6 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     pyplot.close(axes.figure)
 
 
-def test_settings_look_different() -> None:
-    looks = plots.looks([str(number) for number in range(60)])
-    assert len(set(looks.values())) == 60 and len({color for color, _ in looks.values()}) == 12
-
-
 def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path / "runs", RECORDS)
     packed = tmp_path / "deeper" / "packed.jsonl.gz"

@@ -1,7 +1,5 @@
 """Each run of a comparison is made exactly once, whatever happens in between."""
 
-import itertools
-import json
 import os
 import random
 import signal
@@ -184,48 +182,6 @@ def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
     assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
 
 
-def test_an_interrupted_command_names_the_records_that_are_not_written(
-    tmp_path: Path, disk: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(InProcess):
-        def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
-            yield from itertools.islice(map(work, runs), 2)
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def connect(*_: Any) -> Iterator[Pool]:
-        yield Interrupted("none", 1, Lost)
-
-    monkeypatch.setattr(runs, "connect", connect)
-    # The first record is written, the second is not.
-    disk(3, 1000)
-    with pytest.raises(
-        SystemExit, match=r"No space left.*not yet written: 1 \(ppo_clip-CartPole-v1-0-\w+\); all others"
-    ):
-        compare(tmp_path)
-    assert len(files(tmp_path)) == 1
-    # Now the disk has room, and only the rest is missing.
-    disk(0, 0)
-    assert compare(tmp_path) == 130
-    assert len(files(tmp_path)) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "records"
-    folder.mkdir()
-    (folder / "future.json").write_text(json.dumps({"format": 99, "status": "finished"}))
-    (folder / "torn.json").write_text('{"format": 1, "na')
-    assert compare(tmp_path) == 0
-    shown = capsys.readouterr().out
-    assert "future.json is ignored: it has format 99" in shown
-    assert "torn.json is ignored" in shown
-    assert "format 99" in (tmp_path / "report.md").read_text()
-    assert json.loads((folder / "future.json").read_text())["format"] == 99
-    assert len(files(tmp_path)) == 5
-
-
 @pytest.mark.usefixtures("in_process")
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit, match=r"in use by another command"):
@@ -292,12 +248,6 @@ def test_a_missing_package_names_its_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit, match=rf"pip install -e '\.\[{extra}\]'"):
         compare(tmp_path, *option)
-
-
-@pytest.mark.parametrize("backend, name", [("ray", "Ray cluster"), ("dask", "Dask scheduler")])
-def test_an_address_without_a_port_is_refused(backend: str, name: str) -> None:
-    with pytest.raises(SystemExit, match=f"no {name} answers at --address nonsense: "), connect(backend, "nonsense", 1):
-        pass
 
 
 def command(out: Path, *arguments: str) -> subprocess.Popen:

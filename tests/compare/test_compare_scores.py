@@ -42,16 +42,6 @@ def test_only_seeds_with_a_run_everywhere_count() -> None:
     assert comparison_of(without).incomplete == ["ppo_clip"]
 
 
-def test_aggregates() -> None:
-    arrays = comparison_of(RECORDS).arrays
-    assert statistics.means(arrays)["sb3_ppo"].value == 0.75
-    # The middle two of -0.25, 0.25, 0.75, 0.75.
-    assert statistics.interquartile_means(arrays)["ppo_clip"] == 0.5
-    # In each environment, 1 of 4 pairs is better.
-    assert statistics.probability_of_improvement(arrays["ppo_clip"], arrays["sb3_ppo"]).value == 0.25
-    assert statistics.differences(arrays)["ppo_clip", "sb3_ppo"].estimate.value == -0.375
-
-
 @pytest.mark.parametrize("seeds", [(2, 2), (3, 5)])
 def test_the_probability_of_improvement_is_rliables(seeds: tuple[int, int]) -> None:
     metrics = pytest.importorskip("rliable.metrics")
