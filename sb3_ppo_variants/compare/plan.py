@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.arguments import list_arguments
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
 from sb3_ppo_variants.compare.settings import (
     COMPARED_ENVIRONMENT_KEYS,

@@ -21,11 +21,10 @@ from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.checks import choose_device
-from sb3_ppo_variants.arguments.rules import LEARN_RULES, Rule, check_arguments
+from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.moments import Statistics
 from sb3_ppo_variants.saving import attributes, plain

@@ -18,8 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.arguments.rules import describe
+from sb3_ppo_variants.arguments import describe, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.processes.moments import Statistics

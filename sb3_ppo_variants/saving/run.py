@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES, instance
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.algorithm import SavedAlgorithm

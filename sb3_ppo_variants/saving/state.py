@@ -15,8 +15,8 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes.moments import find_normalizations
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.plain import Values

@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks.paper import TABLE_1
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.arguments import list_arguments
 from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.plan import Run, make_plan

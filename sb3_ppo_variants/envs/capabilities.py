@@ -12,6 +12,7 @@ import gymnasium as gym
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper
 
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.interrupts import HELD
 
 ABSENT = (AttributeError, NotImplementedError)
 PACKAGE = __name__.partition(".")[0]
@@ -19,7 +20,7 @@ PACKAGE = __name__.partition(".")[0]
 
 def has_attr(env: VecEnv, name: str) -> bool:
     """Whether all single environments have an attribute; False if the environment gives no access to them."""
-    with suppress(*ABSENT):
+    with suppress(*ABSENT), HELD:  # SB3's workers would give an answer that is interrupted to the next question.
         # Some answer None for every name.
         return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
     return False

@@ -1,6 +1,5 @@
 """Environments that write every observation to the same array train as if each observation were an array of its own."""
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 from helpers import flat_weights
 from sb3_ppo_variants import PPOClip
@@ -47,26 +45,6 @@ class Walk(gym.Env):
         self._steps += 1
         self._array += self.np_random.normal(size=3).astype(np.float32)
         return self._observation(), float(self._array[0] + action), False, self._steps == 5, {}
-
-
-class Parts(gym.ObservationWrapper):
-    """Has the observations of a walk as a dict, which is the same one at each step too."""
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        self.observation_space = spaces.Dict({"all": env.observation_space})
-        self._dict: dict[str, np.ndarray] = {}
-
-    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
-        self._dict["all"] = observation
-        return self._dict
-
-
-class OwnDummy(DummyVecEnv):
-    """Overrides a method, so that it takes its own steps, but copies the last observation before the reset."""
-
-    def step_wait(self) -> Any:
-        return super().step_wait()
 
 
 class SameArrays(DummyVecEnv):
@@ -120,38 +98,9 @@ def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str
     assert th.equal(flat_weights(model.learn(64)), expected)
 
 
-@pytest.mark.parametrize("fast", [False, "auto"])
-def test_dicts_are_copied(fast: Any) -> None:
-    def trained(reuse: str) -> th.Tensor:
-        env = DummyVecEnv([lambda: Parts(Walk(reuse))] * 2)
-        return flat_weights(PPOClip("MultiInputPolicy", env, fast=fast, **ARGUMENTS).learn(64))
-
-    assert th.equal(trained("array"), trained("no"))
-
-
 def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
-    """Says when SB3 has mended this, so that the warning can go."""
+    """Says when SB3 has mended this."""
     assert not th.equal(flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS).learn(64)), expected)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
-@pytest.mark.parametrize("reuse", ["array", "view"])
-def test_an_end_that_may_be_lost_is_reported_once(vec_env: Callable[..., Any], reuse: str) -> None:
-    model = PPOClip("MlpPolicy", walks(vec_env, reuse), **ARGUMENTS)
-    with pytest.warns(UserWarning, match="environment 0 at step 8, a time limit ended") as caught:
-        model.learn(64)
-    assert len([each for each in caught if "time limit" in str(each.message)]) == 1
-    model.get_env().close()  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("vec_env", [SubprocVecEnv, OwnDummy])
-def test_nothing_is_reported_of_environments_that_copy(vec_env: Callable[..., Any]) -> None:
-    model = PPOClip("MlpPolicy", walks(vec_env, "no"), **ARGUMENTS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.learn(64)
-    model.get_env().close()  # type: ignore[union-attr]
 
 
 def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
@@ -165,9 +114,3 @@ def test_environments_that_share_an_array_keep_their_observations(vec_env: Calla
     for observations in (env.reset(), env.step(np.zeros(3, int))[0]):
         assert observations.ravel().tolist() == [0, 1, 2]
     env.close()
-
-
-def test_gymnasium_itself_loses_observations_in_a_shared_array() -> None:
-    """Says when gymnasium has mended this, so that the docstring of ``GymnasiumVecEnv`` can say so."""
-    observations, _ = SyncVectorEnv([partial(Framed, number) for number in range(3)]).reset()
-    assert observations.ravel().tolist() == [2, 2, 2]

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -19,19 +19,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
-from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule
+from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, get_device
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
 
 Class = TypeVar("Class", bound=type)
 ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
-ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 
 
 @dataclass(frozen=True)
@@ -263,49 +260,6 @@ def _is_same(value: object, checked: object) -> bool:
         return False
 
 
-def check_spaces(action_space: AnySpace, use_sde: bool) -> None:
-    """Check that the policy can act in the action space.
-
-    :raises ArgumentError: if it cannot
-    """
-    parts = {"env.action_space" + "".join(f"[{key!r}]" for key in path): part for path, part in parts_of(action_space)}
-    for name, part in parts.items():
-        _check_part(name, part)
-    if use_sde and not isinstance(action_space, spaces.Box):
-        raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {action_space}")
-    if not parts:
-        raise ArgumentError(f"env.action_space={action_space} has no actions: a policy needs at least one dimension")
-    if not is_hybrid(action_space):
-        _check_is_flat(action_space)
-
-
-def _check_part(name: str, space: AnySpace) -> None:
-    if not isinstance(space, ACTION_SPACES):
-        names = ", ".join(space.__name__ for space in ACTION_SPACES)
-        raise ArgumentError(f"{name}={space} is not supported; supported are {names}")
-    if 0 in (space.shape or ()):
-        raise ArgumentError(f"{name}={space} has no actions: a policy needs at least one dimension")
-    if isinstance(space, spaces.Box) and not space.is_bounded():
-        unbounded = ~(space.bounded_below & space.bounded_above)
-        which = ", ".join(map(str, np.flatnonzero(unbounded)))
-        raise ArgumentError(
-            f"{name}={space} has infinite bounds; PPO needs a Box with finite bounds, which the dimensions {which} lack"
-        )
-
-
-def _check_is_flat(action_space: AnySpace) -> None:
-    shape, flat = action_space.shape or (), ""
-    if isinstance(action_space, spaces.MultiDiscrete):
-        flat = f"MultiDiscrete({action_space.nvec.flatten().tolist()})"
-    elif isinstance(action_space, spaces.MultiBinary):
-        flat = f"MultiBinary({math.prod(shape)})"
-    if flat and len(shape) > 1:
-        raise ArgumentError(
-            f"env.action_space={action_space} is not flat, as SB3's policies expect: wrap the environment in "
-            f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), {flat})"
-        )
-
-
 def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool | str) -> None:
     """Check that advantages are normalised over at least two samples.
 
@@ -377,6 +331,41 @@ def describe(value: object, *progress_remaining: float) -> str:
     return type(value).__name__ if " at 0x" in repr(value) else repr(value)
 
 
+def check_names(
+    argument: str, names: Iterable[str], function: Callable[..., Any], given: Sequence[str], also: Sequence[str] = ()
+) -> None:
+    """Check that a function or class takes arguments with these names.
+
+    :param argument: name of the argument that contains the names, for the error message
+    :param names: the names to check
+    :param function: the function or class
+    :param given: names that are not allowed, because these arguments are passed by the caller
+    :param also: names that the caller takes itself
+    :raises ArgumentError: if a name is not allowed
+    """
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    free = [*dict.fromkeys([*(name for name in parameters if name not in given), *also])]
+    for name in names:
+        if name in given or not (takes_any or name in free):
+            callee = getattr(function, "__name__", repr(function))
+            raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
+
+
+def list_arguments(cls: type) -> dict[str, object]:
+    """List the arguments of a class with their defaults, including those of its bases if it takes ``**kwargs``."""
+    arguments: dict[str, object] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        _, *parameters = inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
+        named = {p.name: p.default for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        arguments = {**named, **arguments}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return arguments
+
+
 def given_in(local: Mapping[str, object]) -> dict[str, object]:
     """Pick out the arguments of a constructor by name, from the ``locals()`` at its beginning."""
     return {name: value for name, value in local.items() if name not in ("self", "__class__")}
@@ -403,3 +392,32 @@ def documented_like(other: type) -> Callable[[Class], Class]:
 
 def _entries(text: str) -> dict[str, str]:
     return {match[1]: match[0].rstrip("\n") + "\n" for match in ENTRY.finditer(text)}
+
+
+# Classes are listed by name, because some are only imported when needed. SB3's advice to use the CPU does so too.
+SMALL_POLICIES = {"MlpPolicy", "ActorCriticPolicy", "MaskableMlpPolicy", "MaskableActorCriticPolicy"}
+
+
+def choose_device(
+    device: th.device | str,
+    policy: str | type[BasePolicy],
+    policy_kwargs: Mapping[str, object] | None,
+    verbose: int = 0,
+) -> th.device:
+    """Choose the device to train a policy on.
+
+    :param device: the requested device. ``"auto"`` selects the CPU for an ``MlpPolicy``, masked or not, with the
+        default features extractor, because a GPU trains such small networks more slowly. For other policies it selects
+        the GPU, if there is one
+    :param verbose: 1 to print a message if the CPU is selected although there is a GPU
+    :return: the device; as in SB3, the CPU if the requested one is not available, with a warning
+    """
+    name = policy if isinstance(policy, str) else policy.__name__
+    if device == "auto" and name in SMALL_POLICIES and "features_extractor_class" not in (policy_kwargs or {}):
+        if verbose >= 1 and th.cuda.is_available():
+            print('device="auto" selects the CPU, which trains small networks faster; pass device="cuda" for the GPU')
+        return th.device("cpu")
+    found = get_device(device)
+    if device != "auto" and found.type != th.device(device).type:
+        warnings.warn(f"device={str(device)!r} is not available: training on device={str(found)!r} instead")
+    return found

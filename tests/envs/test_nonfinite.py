@@ -46,24 +46,15 @@ def test_from_an_environment(place: str, value: float, space: str, fast: bool) -
 DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)})
 
 
-class Together(SubprocVecEnv):
-    """Starts its processes quickly."""
-
-    def __init__(self, env_fns: Any):
-        super().__init__(env_fns, start_method="fork")
-
-
+FORKED = partial(SubprocVecEnv, start_method="fork")
 SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
     "normalized": lambda fault: VecNormalize(faulty_envs(fault)),
-    "stacked": lambda fault: VecFrameStack(faulty_envs(fault), 3),
-    "monitored": lambda fault: VecMonitor(faulty_envs(fault)),
-    "stacked and normalized": lambda fault: VecNormalize(VecFrameStack(faulty_envs(fault), 2)),
+    "stacked and normalized": lambda fault: VecNormalize(VecFrameStack(VecMonitor(faulty_envs(fault)), 2)),
     "dictionaries": lambda fault: faulty_envs(fault, observation_space=DICT),
     "normalized dictionaries": lambda fault: VecNormalize(
         faulty_envs(fault, observation_space=DICT), norm_obs_keys=["a"]
     ),
-    "processes": lambda fault: faulty_envs(fault, Together),
-    "normalized processes": lambda fault: VecNormalize(faulty_envs(fault, Together)),
+    "normalized processes": lambda fault: VecNormalize(faulty_envs(fault, FORKED)),
 }
 
 
@@ -89,6 +80,7 @@ def test_under_wrappers(name: str, place: str, fast: bool) -> None:
             assert np.isfinite([each.mean, each.var]).all()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", SET_UPS)
 def test_of_the_first_observation_of_all(name: str, fast: bool) -> None:
@@ -100,49 +92,20 @@ def test_of_the_first_observation_of_all(name: str, fast: bool) -> None:
     model.env.close()
 
 
-@pytest.fixture
-def _no_validation() -> Any:
-    """Disable validation, so that PyTorch's distributions accept any parameters."""
-    th.distributions.Distribution.set_default_validate_args(False)
-    yield
-    th.distributions.Distribution.set_default_validate_args(True)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.usefixtures("_no_validation")
-@pytest.mark.parametrize("use_sde", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_without_validation(place: str, use_sde: bool) -> None:
-    quantity, at = PLACES[place]
-    error = stopped(faulty_envs, Fault(place, NAN, at), fast=False, use_sde=use_sde)
-    assert error.quantity == quantity
-
-
-class Faulty(VecEnvWrapper):
-    """A wrapper with a fault at one of its steps."""
+class SpoiledBetween(VecEnvWrapper):
+    """Corrupts what the environments return, after it has been checked."""
 
     def __init__(self, env: VecEnv, fault: Fault | None):
         super().__init__(env)
-        self._fault = fault
-        self._taken = 0
-
-    def _is_next(self) -> bool:
-        self._taken += 1
-        return self._fault is not None and self._fault.at == self._taken
+        self._fault, self._taken = fault, 0
 
     def reset(self) -> Any:
         return self.venv.reset()
 
     def step_wait(self) -> Any:
-        return self.venv.step_wait()
-
-
-class SpoiledBetween(Faulty):
-    """Corrupts what the environments return, after it has been checked."""
-
-    def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        if self._is_next() and self._fault:
+        self._taken += 1
+        if self._fault and self._fault.at == self._taken:
             array: Any = observations if self._fault.place == "observation" else rewards
             array[1] = self._fault.value
         return observations, rewards, dones, infos
@@ -161,23 +124,6 @@ def test_from_a_wrapper(place: str, validate: bool, fast: bool) -> None:
     # Without validation, an observation may only be noticed when the policy's action for it is not finite.
     assert error.quantity == place or (error.quantity == "action" and not validate)
     assert error.env_index == 1
-
-
-class SpoiledActions(Faulty):
-    """Passes on an action that the policy did not draw."""
-
-    def step_async(self, actions: np.ndarray) -> None:
-        if self._is_next() and self._fault:
-            actions = actions.copy()
-            actions[1] = self._fault.value
-        self.venv.step_async(actions)
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_an_action_from_a_wrapper(fast: bool) -> None:
-    fault = Fault("action", NAN)
-    error = stopped(lambda fault: VecMonitor(SpoiledActions(faulty_envs(None), fault)), fault, fast=fast)
-    assert (error.quantity, error.env_index, error.step) == ("action", 1, fault.step)
 
 
 @pytest.mark.parametrize("fast", [False, True])

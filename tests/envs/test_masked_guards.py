@@ -1,25 +1,25 @@
 """Invalid masks from environments, in this process and in workers."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, ChangingMaskEnv, MaskedNoiseEnv, sizes_of
+from masked_envs import MASKED_SPACES, MaskedNoiseEnv, sizes_of
+from stable_baselines3.common.vec_env import DummyVecEnv
 
-from helpers import NoiseEnv, named
+from helpers import named, small
 from sb3_ppo_variants import EnvOutputError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
-from sb3_ppo_variants.guards.masks import MaskCheck
-from sb3_ppo_variants.guards.outputs import Watch
+from sb3_ppo_variants.envs.masks import MaskCheck
 
 DISCRETE, MULTI, BINARY = (MASKED_SPACES[name] for name in ("Discrete", "MultiDiscrete", "MultiBinary"))
 SQUARE = spaces.MultiDiscrete([2, 2])
 
 
 def stacked(space: spaces.Space, *masks: object) -> np.ndarray:
-    return MaskCheck(space, Watch(cast(Any, SimpleNamespace(num_timesteps=40)))).stack(masks)
+    return MaskCheck(space).stack(masks)
 
 
 ACCEPTED: list[tuple[spaces.Space, Any]] = [
@@ -63,67 +63,17 @@ def test_others_are_refused(space: spaces.Space, mask: Any, problem: str) -> Non
     right = np.ones(sum(sizes_of(space)), bool)
     with pytest.raises(EnvOutputError) as raised:
         stacked(space, right, mask)
-    assert str(raised.value).startswith("the action mask of environment 1 at step 40 is ")
+    assert str(raised.value).startswith("the action mask of environment 1 is ")
     assert problem in str(raised.value)
 
 
-class Wrong(MaskedNoiseEnv):
-    def action_masks(self) -> Any:
-        return np.ones(2)
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork")])
+def test_a_wrong_mask_is_named_in_training(vec_env: Any) -> None:
+    class Wrong(MaskedNoiseEnv):
+        def action_masks(self) -> Any:
+            return np.ones(2) if self._steps == 3 else super().action_masks()
 
-
-def test_a_mask_that_changes_in_a_worker() -> None:
-    env = SafeSubprocVecEnv([lambda: ChangingMaskEnv(spaces.Discrete(40))])
-    env.seed(0)
-    env.reset()
-    (mask,) = env.env_method("action_masks")
-    with pytest.raises(EnvOutputError, match=r"environment 0 is different at .*, but must be unchanged until"):
-        env.step(np.array([np.argmax(mask)]))
-    env.close()
-
-
-def test_a_wrong_mask_in_a_worker() -> None:
-    env = SafeSubprocVecEnv([lambda: Wrong(DISCRETE)])
-    env.reset()
-    with pytest.raises(EnvOutputError, match="the action mask of environment 0 is an array of shape"):
-        env.env_method("action_masks")
-    env.close()
-
-
-def test_workers_step_with_masks_that_stay() -> None:
-    env = SafeSubprocVecEnv([lambda: MaskedNoiseEnv(DISCRETE)] * 2)
-    env.seed(0)
-    env.reset()
-    for _ in range(20):  # This includes the ends of episodes.
-        env.step(np.array([np.argmax(mask) for mask in env.env_method("action_masks")]))
-    env.env_method("action_masks")
-    env.reset()  # The mask requested before belongs to another state.
-    env.step(np.array([np.argmax(mask) for mask in env.get_attr("masks")]))
-    env.close()
-
-
-class AsksItself(NoiseEnv):
-    """Looks at its own masks, before its state changes. Another action is masked in each step."""
-
-    def action_masks(self) -> np.ndarray:
-        return np.arange(3) != self._steps % 3
-
-    def step(self, action: Any) -> Any:
-        self.action_masks()
-        return super().step(action)
-
-    def reset(self, **arguments: Any) -> Any:
-        self.action_masks()
-        return super().reset(**arguments)
-
-
-def test_an_environment_may_ask_for_its_own_masks() -> None:
-    """The policy that acts has not received them, so it does not matter how they change."""
-    env = SafeSubprocVecEnv([lambda: AsksItself(DISCRETE)])
-    env.seed(0)
-    env.reset()
-    for _ in range(20):
-        env.step(np.zeros(1, int))
-    env.env_method("action_masks")
-    env.step(np.zeros(1, int))
+    env = vec_env([partial(MaskedNoiseEnv, DISCRETE), partial(Wrong, DISCRETE)])
+    with pytest.raises(EnvOutputError, match=r"the action mask of environment 1 at step 6 is an array of shape \(2,\)"):
+        small(env=env, policy="MaskableMlpPolicy").learn(32)
     env.close()

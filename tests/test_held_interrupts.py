@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sb3_ppo_variants.guards.interrupts import HELD, interrupts_can_be_held
+from sb3_ppo_variants.interrupts import HELD, interrupts_can_be_held
 
 
 def test_a_held_interrupt_comes_at_the_end() -> None:
