@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
     if options.report is None:
         most = {name: min(options.threads, WORKLOADS[name].most) for name in options.workloads}
         runs = {name: measure(name, doubled_up_to(count), options.pairs) for name, count in most.items()}
-        measured = {**circumstances("mujoco", "ale_py"), "runs": runs}
+        measured = {**circumstances(), "runs": runs}
     else:
         measured = reported(options.report, "runs", of_each=("threads", "processes"))
     print("\n".join(table(measured["runs"])))

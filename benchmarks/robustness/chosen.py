@@ -16,7 +16,7 @@ from benchmarks.robustness.scores import (
     say_better,
     screened,
 )
-from sb3_ppo_variants.compare import tables
+from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
 # With how many other seeds the best configurations are run again.
@@ -108,7 +108,7 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
         if choose is best_in_each or len(envs) > 1:  # Otherwise, the table of the best of its own search has said it.
             said.append(say_better(f"With the defaults {where}", differences(defaults)))
         said.append(say_apart(f"The {name} {where} differs from the default", pairs))
-    return [tables.markdown(pd.DataFrame(rows), None), *said]
+    return [write_table(pd.DataFrame(rows), None), *said]
 
 
 def fresh_scores(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:

@@ -17,9 +17,8 @@ from benchmarks.robustness.at_random import best_of, compare_configurations, par
 from benchmarks.robustness.candidates import CANDIDATES, N_RANDOM, VARIED
 from benchmarks.robustness.scores import scaled, sensitivity
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.compare.settings import read_setting
+from sb3_ppo_variants.compare.settings import read_config, read_setting
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 CLIPPING, _, PENALTY, _, UNLIMITED = CANDIDATES

@@ -17,11 +17,10 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.config import read_config
-from sb3_ppo_variants.compare.execution import perform
-from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.provenance import commit
-from sb3_ppo_variants.compare.settings import Conditions, read_setting, resolve
+from sb3_ppo_variants.compare.plan import make_plan, resolve
+from sb3_ppo_variants.compare.records import commit
+from sb3_ppo_variants.compare.runs import perform
+from sb3_ppo_variants.compare.settings import Conditions, read_config, read_setting
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build
