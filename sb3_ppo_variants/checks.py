@@ -14,8 +14,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from sb3_ppo_variants.arguments.checks import check_observations, check_start
-from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
+from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.envs.checked import checked_outputs
 from sb3_ppo_variants.envs.outputs import OutputCheck
@@ -26,6 +25,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.families import first_state, kind_of
 from sb3_ppo_variants.policies.kind import without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.spaces import check_action_space, check_observation_space
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
@@ -73,9 +73,8 @@ def checked_env(
         return None
     made = env if isinstance(env, VectorEnv) else maybe_make_env(env, verbose)
     wrapped = SavedAlgorithm._wrap_env(made, verbose)
-    check_spaces(wrapped.action_space, use_sde)
-    check_start("action", wrapped.action_space)
-    check_observations(policy, wrapped.observation_space, policy_kwargs)
+    check_action_space(wrapped.action_space, use_sde)
+    check_observation_space(policy, wrapped.observation_space, policy_kwargs)
     return wrapped
 
 

@@ -124,7 +124,10 @@ def collect(
             callback.update_locals({"n_steps": step, **of_actor, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
             return False
-        model._update_info_buffer(infos, dones)
+        # SB3 asks every info for both, which takes long with many environments.
+        noted = [i for i, info in enumerate(infos) if "episode" in info or "is_success" in info]
+        if noted:
+            model._update_info_buffer([infos[i] for i in noted], dones[noted])
         for i in np.flatnonzero(dones).tolist() if True in dones.tolist() else ():
             terminal = infos[i].get("terminal_observation")
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):

@@ -1,9 +1,7 @@
 """Masks of the discrete parts of Dict and Tuple actions: their forms, their distributions, and training with them."""
 
-import pickle
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -13,12 +11,11 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, MaskedNoiseEnv
 from parity import train
-from resuming import exact
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from test_hybrid import KICK, NESTED
 from torch.distributions import Categorical, Normal, kl_divergence
 
@@ -28,18 +25,14 @@ from helpers import (
     VARIANTS,
     VECTOR,
     NoiseEnv,
-    assert_same_policy,
     assert_same_weights,
     collect,
-    save,
     small,
 )
-from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
-from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.envs.masks import MaskCheck, check_given, random_actions
+from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip, PPOFixedKL
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.masks import MaskCheck, check_given
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.masked import MaskableHybridPolicy
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
@@ -203,20 +196,6 @@ def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> 
     assert model.rollout_buffer.actions.dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", [SubprocVecEnv, SafeSubprocVecEnv, "gymnasium"])
-def test_vectorised_environments_give_the_same(kind: Any) -> None:
-    def make(makers: Any) -> VecEnv:
-        if kind == "gymnasium":
-            return GymnasiumVecEnv(gym.vector.SyncVectorEnv(makers))
-        return kind(makers, start_method="fork")
-
-    wanted = small_masked().learn(64)
-    env = masked(KICK, make=make)
-    got = small_masked(env=env).learn(64)
-    env.close()
-    assert_same_policy(got, wanted)
-
-
 @pytest.mark.parametrize("options", [{}, {"only_if": {"force": ("choice", [1, 2])}}], ids=["all parts", "only if"])
 def test_the_update_is_the_equations(options: dict[str, Any]) -> None:
     kwargs = {**options, "log_std_init": -0.3}
@@ -259,56 +238,6 @@ def test_the_update_is_the_equations(options: dict[str, Any]) -> None:
     for new, wanted, was in zip(model.policy.parameters(), policy.parameters(), before.parameters(), strict=True):
         th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
         assert (new - was).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_a_memory_computes_the_same_on_both_paths(name: str) -> None:
-    models = []
-    for fast in (False, True):
-        model = collect(small_masked(env=masked(SPACES[name]), policy="MaskableMlpLstmPolicy"))
-        model.fast = fast
-        np.random.seed(0)
-        model.train()
-        models.append(model)
-    states = [model.policy.state_dict() for model in models]
-    th.testing.assert_close(*states, rtol=1e-3, atol=1e-5)
-
-
-def test_objectives_of_the_user() -> None:
-    model = small_masked(PPOCustom, masked(NESTED), objective=SPO(0.2)).learn(64)
-    assert model.logger.name_to_value["train/kl"] > 0
-
-
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("memory", ["", "Lstm"])
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("cls", VARIANTS)
-def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
-    kwargs = {"log_std_init": -0.5}
-    model = small_masked(cls, masked(SPACES[name]), f"MaskableMlp{memory}Policy", policy_kwargs=kwargs).learn(32)
-    loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
-    assert_same_policy(loaded, model)
-    assert loaded.policy_kwargs == kwargs and loaded.rollout_buffer_class is model.rollout_buffer_class
-    loaded.learn(32)
-
-
-def test_policies_and_buffers_can_be_copied(tmp_path: Path) -> None:
-    model = collect(small_masked(policy_kwargs={"log_std_init": -0.5, "entropy_weights": {"force": 0.0}}))
-    model.policy.save(str(tmp_path / "policy"))
-    loaded = MaskableHybridPolicy.load(str(tmp_path / "policy"))
-    for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
-        th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
-        assert other.of_parts == model.policy.of_parts and other.log_std_init == -0.5
-    buffer = pickle.loads(pickle.dumps(model.rollout_buffer))
-    np.testing.assert_array_equal(buffer.action_masks, model.rollout_buffer.action_masks)
-    buffer.reset()
-    assert buffer.action_masks.shape == (16, 2, 3) and buffer.action_masks.all()
-
-
-@pytest.mark.parametrize("policy", ["MaskableMlpPolicy", pytest.param("MaskableMlpLstmPolicy", marks=pytest.mark.slow)])
-def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
-    exact(PPOAdaptiveKL, lambda: VecNormalize(masked(KICK)), tmp_path, policy=policy)
 
 
 # [use]
@@ -358,15 +287,6 @@ def test_evaluations(name: str) -> None:
     if name == "Dict":
         assert np.isfinite(evaluate_with_masks(model, env, n_eval_episodes=2)[0])
         assert np.isfinite(evaluate_with_masks(model, Monitor(Masked(KICK)), n_eval_episodes=2)[0])
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_random_actions_keep_to_masks(name: str) -> None:
-    env = masked(SPACES[name])
-    env.seed(0)
-    env.reset()
-    for _ in range(20):
-        env.step(random_actions(env))
 
 
 class Wrong(Masked):

@@ -12,7 +12,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
-from sb3_ppo_variants.arguments.rules import FLAG, RULES, check_arguments, instance
+from sb3_ppo_variants.arguments import FLAG, RULES, check_arguments, instance
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
     MAKING_RULES,

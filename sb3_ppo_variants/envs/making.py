@@ -20,7 +20,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
+from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv, Infos, take_rows
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, installation

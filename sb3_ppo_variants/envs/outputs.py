@@ -228,7 +228,8 @@ class OutputCheck:
             refuse_output("done", show(dones), "an array with True or False for each environment", None)
         ended = np.flatnonzero(flags).tolist()
         are_missing = len(infos) == 0 and not ended
-        if not (are_missing or len(infos) == self._n_envs) or not all(isinstance(info, dict) for info in infos):
+        are_dicts = all(issubclass(cls, dict) for cls in {*map(type, infos)})
+        if not are_dicts or not (are_missing or len(infos) == self._n_envs):
             refuse_output("info", show(infos), "a list with a dict for each environment", None)
         for i in ended:
             if infos[i].get("terminal_observation") is not None:

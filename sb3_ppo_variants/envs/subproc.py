@@ -20,7 +20,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE, Rule
+from sb3_ppo_variants.arguments import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import (
     NO_INFO,
