@@ -78,7 +78,7 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
     :param choose: chooses a candidate's configuration for each environment
     """
     rows, defaults, chosen, own = [], {}, {}, {}
-    by_default = frame[frame["env"].isin(envs) & ~frame["is_random"] & (frame["changed"] == "")]
+    by_default = frame[frame["env"].isin(envs) & ~frame["is_random"]]
     for candidate, settings in screened(frame).items():
         best, best_of_each = (each(candidate, settings)[envs] for each in (choose, best_in_each))
         again, in_each = (fresh_scores(frame, labels) for labels in (best, best_of_each))

@@ -29,7 +29,7 @@ from sb3_ppo_variants.backends.recognised import (
 from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.backends.views import make_view
 from sb3_ppo_variants.collector import Actor
-from sb3_ppo_variants.guards.masks import choices
+from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollout import Samples

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sb3_ppo_variants.arguments.commandline import Command, whole_number
+from sb3_ppo_variants.commandline import Command, whole_number
 
 # The import path of each algorithm. The others are compared with SB3's PPO.
 BASELINE = "sb3_ppo"

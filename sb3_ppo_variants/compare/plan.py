@@ -11,7 +11,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.arguments import list_arguments
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
 from sb3_ppo_variants.compare.settings import (
     COMPARED_ENVIRONMENT_KEYS,

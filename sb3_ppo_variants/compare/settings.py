@@ -27,7 +27,7 @@ import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.checks import list_arguments
+from sb3_ppo_variants.arguments import list_arguments
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation

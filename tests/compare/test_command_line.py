@@ -14,7 +14,7 @@ import sb3_ppo_variants
 from fresh import ended, run_module
 from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.compare import options
 
 # Runs a module in a new process, in which the optional packages are missing, and prints what it imported.

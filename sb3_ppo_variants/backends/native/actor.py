@@ -18,9 +18,9 @@ from sb3_ppo_variants.backends.native.library import library_in_use
 from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, values_of
 from sb3_ppo_variants.backends.native.structures import as_field, fitting
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
+from sb3_ppo_variants.envs.masks import Masks
+from sb3_ppo_variants.envs.outputs import is_finite
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.masks import Masks
-from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions

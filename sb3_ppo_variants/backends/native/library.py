@@ -5,14 +5,12 @@ from collections.abc import Callable
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import cast
 from warnings import warn
 
 import numpy as np
 
 from sb3_ppo_variants.backends.native import digest_interface
-from sb3_ppo_variants.backends.native.structures import Numbers, Outcome, Structure
-from sb3_ppo_variants.guards.outputs import finite_test
+from sb3_ppo_variants.backends.native.structures import Outcome, Structure
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # How to build the library. Without -e, Python would import the package without it if it runs in the clone.
@@ -89,13 +87,6 @@ class Library:
         """
         return partial(self._function(f"ppo_normalize_{dtype}"), ctypes.byref(structure))
 
-    def are_finite(self, dtype: np.dtype, structure: Structure) -> Callable[[], bool]:
-        """Return a function that tells whether numbers are finite.
-
-        :param structure: a ``Numbers``, whose contents may change between calls
-        """
-        return cast(Callable[[], bool], partial(self._function(f"ppo_are_finite_{dtype}"), ctypes.byref(structure)))
-
     def _function(self, name: str) -> Callable[..., int]:
         function = self._functions[name]
         function.restype = ctypes.c_int64
@@ -139,14 +130,6 @@ def library_in_use() -> Library:
     found = library()
     assert found is not None
     return found
-
-
-def native_test(array: np.ndarray) -> Callable[[], bool]:
-    """Choose the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
-    found = library()
-    if found is None or array.dtype not in FLOATS:
-        return finite_test(array)
-    return found.are_finite(array.dtype, Numbers(array, array.size))
 
 
 class Calls:
