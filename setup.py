@@ -8,7 +8,7 @@ from runpy import run_path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("sb3_ppo_variants", "backends", "native")
+NATIVE = Path("sb3_ppo_variants", "engines", "native")
 # A library with another interface than that of the Python files beside it is not used.
 MACROS = [("PPO_INTERFACE", run_path(str(NATIVE / "__init__.py"))["digest_interface"](NATIVE))]
 SETS = ["avx512", "avx2", "plain"]
@@ -40,7 +40,7 @@ class BuildInParallel(build_ext):
 
 # The library does not call Python, so one build serves all versions.
 LIBRARY = Extension(
-    "sb3_ppo_variants.backends.native._native",
+    "sb3_ppo_variants.engines.native._native",
     SOURCES,
     depends=[*map(str, NATIVE.glob("*.hpp"))],
     define_macros=MACROS,

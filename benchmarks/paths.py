@@ -16,7 +16,7 @@ from torch import nn
 from benchmarks import measuring
 from benchmarks.throughput import measure
 from benchmarks.workloads import Workload
-from sb3_ppo_variants.backends.choice import Choice, choose
+from sb3_ppo_variants.engines.choice import Choice, choose
 from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.recipes.recipe import check_registered, parse
@@ -53,7 +53,7 @@ def _evaluated(key: str, value: Any) -> Any:
 
 
 def path(env_id: str, hyperparameters: Hyperparameters) -> Choice:
-    """Return the backend that a model with these settings uses, and why.
+    """Return the engine that a model with these settings uses, and why.
 
     :raises ImportError: if a package that the environment needs is missing
     :raises ArgumentError: if there is no such environment
@@ -112,11 +112,11 @@ def _found(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {**measuring.circumstances(), "environments": {}, "missing": []}
     for name in options.envs or listed:
         try:
-            backend, why = path(name, listed[name])
+            engine, why = path(name, listed[name])
         except (ImportError, Error, ArgumentError):
             found["missing"].append(name)
         else:
-            found["environments"][name] = {"path": backend.name, "why": why}
+            found["environments"][name] = {"path": engine.name, "why": why}
             if options.pairs is not None:
                 measured = ratios(name, listed[name], options.pairs)
                 found["environments"][name]["ratios"] = measured.round(3).tolist()

@@ -17,8 +17,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.arguments.checks import check_observations, check_start
 from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
-from sb3_ppo_variants.backends.native.library import native_test
 from sb3_ppo_variants.collector import Steps
+from sb3_ppo_variants.engines.native.library import native_test
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, NonFiniteError
 from sb3_ppo_variants.guards import masks
 from sb3_ppo_variants.guards.capabilities import inner

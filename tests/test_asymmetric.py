@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from helpers import BOX, assert_same_policy, collect, noise_envs, save, small, update
 from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.backends.native import networks
+from sb3_ppo_variants.engines.native import networks
 from sb3_ppo_variants.policies.families import kind_of
 
 # An observation of the actor alone, of the critic alone, and of both.

@@ -26,8 +26,8 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     register_kl,
 )
-from sb3_ppo_variants.backends import choice
-from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.engines import choice
+from sb3_ppo_variants.engines.reference import Reference
 from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
 from sb3_ppo_variants.policies.kind import PolicyKind
@@ -210,10 +210,10 @@ def test_descents_with_the_same_optimizer_have_their_own_step_sizes() -> None:
         PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice((1e-3, 1e-3)), fast=True, **SETTINGS)
 
 
-# A backend: what it can compute, and how.
+# An engine: what it can compute, and how.
 
 
-# [backend]
+# [engine]
 class Threaded(Reference):
     """Computes large networks on all cores, whatever the number of threads that PyTorch was set to."""
 
@@ -245,10 +245,10 @@ class Threads(AbstractContextManager[None]):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(256, "fast"), (8, "reference")])
-def test_a_backend(
+def test_an_engine(
     size: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(choice, "BACKENDS", (Threaded(), Reference()))
+    monkeypatch.setattr(choice, "ENGINES", (Threaded(), Reference()))
     before, threads, step = th.get_num_threads(), set(), th.optim.Adam.step
 
     def counted(self: Any) -> None:

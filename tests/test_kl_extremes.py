@@ -16,10 +16,10 @@ from stable_baselines3.common.distributions import (
 
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import Single
-from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.distributions import Single
+from sb3_ppo_variants.engines.native.library import library_in_use
+from sb3_ppo_variants.engines.native.networks import Architecture, StateDependence
 from sb3_ppo_variants.kl import divergences_of
 
 mpmath.mp.dps = 60

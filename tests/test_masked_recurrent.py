@@ -34,7 +34,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.reference import parameters_in_rollout
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.evaluation import MaskedEvalCallback, WithMasks
 from sb3_ppo_variants.policies.families import kind_of

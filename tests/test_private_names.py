@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends import images, recognised, views
-from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.distributions import StateGaussianDistribution
+from sb3_ppo_variants.engines import images, recognised, views
+from sb3_ppo_variants.engines.native import normalizing
 
 
 def make() -> gym.Env:
@@ -120,14 +120,14 @@ def test_key_of_the_statistics_of_gymnasium() -> None:
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")
 def test_products_of_onednn_in_pytorch() -> None:
-    """``backends.views.has_onednn`` looks for ``torch.ops.mkldnn._linear_pointwise``, and ``_multiply`` calls it."""
+    """``engines.views.has_onednn`` looks for ``torch.ops.mkldnn._linear_pointwise``, and ``_multiply`` calls it."""
     assert views.has_onednn()
     rows, weight, bias = th.randn(3, 5), th.randn(4, 5), th.randn(4)
     th.testing.assert_close(views._multiply(rows, weight, bias), functional.linear(rows, weight, bias))
 
 
 def test_children_of_modules_in_pytorch() -> None:
-    """``backends.views.make_view`` gives a copied module other ``_modules``."""
+    """``engines.views.make_view`` gives a copied module other ``_modules``."""
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
     view = views.make_view(module, **{"1": nn.ReLU()})
     rows = th.randn(4, 2)
@@ -136,7 +136,7 @@ def test_children_of_modules_in_pytorch() -> None:
 
 
 def test_the_fused_kernel_of_adam_in_pytorch() -> None:
-    """``backends.images.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
+    """``engines.images.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
 
     def kernels() -> bool:
         with th.profiler.profile() as profile:
@@ -153,7 +153,7 @@ def test_the_fused_kernel_of_adam_in_pytorch() -> None:
 
 
 def test_where_the_fused_kernel_counts_steps() -> None:
-    """``backends.images.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
+    """``engines.images.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
     weight = nn.Parameter(th.ones(3, device="meta"))
     fused, other = (th.optim.Adam([weight]) for _ in range(2))
     state = {"step": th.tensor(5.0), "exp_avg": th.zeros(3), "exp_avg_sq": th.zeros(3)}  # As a file has it.
@@ -167,9 +167,9 @@ def test_where_the_fused_kernel_counts_steps() -> None:
 
 
 def test_sequences_of_sb3_contrib() -> None:
-    """``backends.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
+    """``engines.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
-    from sb3_ppo_variants.backends import sequences
+    from sb3_ppo_variants.engines import sequences
 
     cls = policies.RecurrentActorCriticPolicy
     assert all(hasattr(cls, name) for name in sequences.RELIED_ON)
@@ -187,7 +187,7 @@ def test_sequences_of_sb3_contrib() -> None:
 
 
 def test_methods_of_sb3s_policies() -> None:
-    """``backends.recognised`` refuses policies that override one of these methods."""
+    """``engines.recognised`` refuses policies that override one of these methods."""
     assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in recognised.WRITTEN_OUT)
 
 
@@ -215,12 +215,12 @@ def test_how_policies_create_their_networks(policy: Any) -> None:
 
 
 def test_methods_of_sb3s_vec_normalize() -> None:
-    """``backends.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
+    """``engines.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
     assert all(callable(getattr(VecNormalize, name, None)) for name in normalizing.REPLACED)
 
 
 def test_hooks_of_pytorch() -> None:
-    """``backends.recognised.have_hooks`` finds hooks by these names."""
+    """``engines.recognised.have_hooks`` finds hooks by these names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
@@ -231,7 +231,7 @@ def test_hooks_of_pytorch() -> None:
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:
-    """``backends.native.backend`` allows an optimizer whose ``step`` a scheduler has replaced."""
+    """``engines.native.engine`` allows an optimizer whose ``step`` a scheduler has replaced."""
     optimizer = th.optim.Adam([nn.Parameter(th.ones(1))])
     th.optim.lr_scheduler.StepLR(optimizer, 1)
     assert "step" in vars(optimizer) and hasattr(optimizer.step, "_wrapped_by_lr_sched")

@@ -11,7 +11,7 @@ from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
 from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights, with_old_parameters
 from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.backends.reference import parameters_in_rollout
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.families import kind_of
 
 CASES: dict[str, dict[str, Any]] = {

@@ -27,8 +27,8 @@ from helpers import (
     update,
 )
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.backends.native.update import NativeDescent, TrainedPart
-from sb3_ppo_variants.backends.reference import TorchUpdate
+from sb3_ppo_variants.engines.native.update import NativeDescent, TrainedPart
+from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
 N_STEPS, N_ENVS = 20, 3

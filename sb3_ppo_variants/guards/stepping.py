@@ -311,7 +311,7 @@ class CheckedStacks:
             raise
 
     def _fit(self, observations: VecEnvObs) -> VecEnvObs:
-        """Copy observations, in the types of their space if these are integers, because backends rely on them."""
+        """Copy observations, in the types of their space if these are integers, because engines rely on them."""
         fitted: VecEnvObs = copy_observation(self._observations.fit(observations, "observation", None))
         self._observations.check_numbers(fitted, "observation", None)
         return fitted

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip
-from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.engines.choice import choose
 
 N_STEPS, CHANGED = 8, 3
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from helpers import BOX, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
+from sb3_ppo_variants.engines.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
 
 pytestmark = pytest.mark.usefixtures("natively")
 

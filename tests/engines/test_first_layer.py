@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+from sb3_ppo_variants.engines.native.convolutions import FirstLayers
 
 pytestmark = pytest.mark.usefixtures("natively")
 

@@ -6,7 +6,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from sb3_ppo_variants.backends.native.actor import compute_returns_and_advantage
+from sb3_ppo_variants.engines.native.actor import compute_returns_and_advantage
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

@@ -17,8 +17,8 @@ from sb3_ppo_variants import (
     PPOClip,
     PPOFixedKL,
 )
-from sb3_ppo_variants.backends.choice import choose
 from sb3_ppo_variants.distributions import StateGaussianDistribution
+from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.hybrid import HybridDistribution
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -71,7 +71,7 @@ def other_part(distribution: Any) -> None:
 )
 def test_what_the_library_does_not_compute(change: Callable[[Any], None], why: str) -> None:
     model = small(env=noise_envs(KICK))
-    assert choose(model._plan(), "auto").backend.name == "native"
+    assert choose(model._plan(), "auto").engine.name == "native"
     change(model.policy.action_dist)
     assert choose(model._plan(), "auto").why == why
     with pytest.raises(ArgumentError, match=why):

@@ -23,9 +23,9 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     PPOUnclipped,
 )
-from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.images import Images
-from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.engines.images import Images
+from sb3_ppo_variants.engines.native.convolutions import FirstLayers
 
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
 NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
@@ -126,7 +126,7 @@ def test_images_that_are_numbers_already() -> None:
 def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
     env = noise_envs(BOX, IMAGE)
     model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs={"normalize_images": False})
-    assert choose(model._plan(), "auto").backend.path == "reference"
+    assert choose(model._plan(), "auto").engine.path == "reference"
     assert Images().obstacle(model._plan()) == "images are not scaled to [0, 1]"
 
 
@@ -243,7 +243,7 @@ def test_another_network_in_place_of_the_convolutions() -> None:
     model.policy.features_extractor.cnn = Pooled()
     model.policy.features_extractor.linear = th.nn.Identity()
     model.policy.optimizer = th.optim.Adam(model.policy.parameters())
-    assert choose(model._plan(), "auto").backend.path == "reference"
+    assert choose(model._plan(), "auto").engine.path == "reference"
     model.learn(16)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sb3_ppo_variants.backends import native
-from sb3_ppo_variants.backends.native import library, structures
-from sb3_ppo_variants.backends.native.distributions import DISTRIBUTIONS
-from sb3_ppo_variants.backends.native.library import Library
-from sb3_ppo_variants.backends.native.networks import ACTIVATIONS
+from sb3_ppo_variants.engines import native
+from sb3_ppo_variants.engines.native import library, structures
+from sb3_ppo_variants.engines.native.distributions import DISTRIBUTIONS
+from sb3_ppo_variants.engines.native.library import Library
+from sb3_ppo_variants.engines.native.networks import ACTIVATIONS
 
 NATIVE = Path(native.__file__).parent
 REBUILD = "so PyTorch computes in its place: to rebuild it, in a clone .* pip install --no-deps -e"

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends import views
-from sb3_ppo_variants.backends.views import Product, has_onednn, with_onednn
+from sb3_ppo_variants.engines import views
+from sb3_ppo_variants.engines.views import Product, has_onednn, with_onednn
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="of PyTorch with MKL and oneDNN")
 

@@ -22,10 +22,10 @@ from sb3_ppo_variants import (
     RatioDeviation,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.distributions import Single
-from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence, run_acting, values_of
-from sb3_ppo_variants.backends.native.update import Averages
+from sb3_ppo_variants.engines.native.actor import NativeActor
+from sb3_ppo_variants.engines.native.distributions import Single
+from sb3_ppo_variants.engines.native.networks import Architecture, StateDependence, run_acting, values_of
+from sb3_ppo_variants.engines.native.update import Averages
 from sb3_ppo_variants.processes import Processes
 
 Double = Callable[[Any], None]

@@ -15,8 +15,8 @@ from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNo
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native import normalizing
-from sb3_ppo_variants.backends.native.normalizing import NormalizedSteps, fast_steps
+from sb3_ppo_variants.engines.native import normalizing
+from sb3_ppo_variants.engines.native.normalizing import NormalizedSteps, fast_steps
 
 TAKEN: dict[str, spaces.Space] = {
     "single": spaces.Box(-1, 1, (3,), np.float32),

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from helpers import ACTION_SPACES, BOX, IMAGE, noise_envs, small
-from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.engines.choice import choose
 
 PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for key in "ab"}
 
@@ -22,7 +22,7 @@ PARTS: dict[str, spaces.Space] = {key: spaces.Box(-1, 1, (2,), np.float32) for k
 def why(model: Any) -> str:
     """Return the reason for the path that the next rollout would take."""
     chosen = choose(model._plan(), "auto")
-    return f"{chosen.backend.path}: {chosen.why}"
+    return f"{chosen.engine.path}: {chosen.why}"
 
 
 def optimizer_anew(policy: Any) -> None:

@@ -21,8 +21,8 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.native import update as native_update
-from sb3_ppo_variants.backends.native.update import divide_work
+from sb3_ppo_variants.engines.native import update as native_update
+from sb3_ppo_variants.engines.native.update import divide_work
 from sb3_ppo_variants.objectives import KLHinge
 
 THREADS = (1, 2, 3, 4, 7)
@@ -106,7 +106,7 @@ def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPa
         found.append(divide_work(*arguments))
         return found[-1]
 
-    monkeypatch.setattr("sb3_ppo_variants.backends.native.update.divide_work", noted)
+    monkeypatch.setattr("sb3_ppo_variants.engines.native.update.divide_work", noted)
     settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
     assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
     assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from helpers import BOX, NoiseEnv
-from sb3_ppo_variants.backends.native.library import native_test
+from sb3_ppo_variants.engines.native.library import native_test
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.outputs import FiniteTest, finite_test
 from sb3_ppo_variants.guards.stepping import guard_envs

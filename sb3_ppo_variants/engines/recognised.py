@@ -16,8 +16,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
-from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.collector import Actor, Observations
+from sb3_ppo_variants.engines.reference import TorchActor
 from sb3_ppo_variants.kl import MissingKLError, Parameters
 from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.policies.kind import PolicyKind

@@ -1,4 +1,4 @@
-"""The native backend, in C++, and the reasons why it cannot compute a plan."""
+"""The native engine, in C++, and the reasons why it cannot compute a plan."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -8,12 +8,13 @@ import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.backends.native.actor import NativeActor
-from sb3_ppo_variants.backends.native.distributions import drawn_by
-from sb3_ppo_variants.backends.native.library import REBUILD, library
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of
-from sb3_ppo_variants.backends.native.update import NativeUpdate
-from sb3_ppo_variants.backends.recognised import (
+from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines.native.actor import NativeActor
+from sb3_ppo_variants.engines.native.distributions import drawn_by
+from sb3_ppo_variants.engines.native.library import REBUILD, library
+from sb3_ppo_variants.engines.native.networks import Architecture, Features, arrays_of
+from sb3_ppo_variants.engines.native.update import NativeUpdate
+from sb3_ppo_variants.engines.recognised import (
     ObstacleError,
     UntilChanged,
     check_hooks,
@@ -22,7 +23,6 @@ from sb3_ppo_variants.backends.recognised import (
     check_written_out,
     find_obstacle,
 )
-from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.update import UpdatePlan

@@ -11,11 +11,11 @@ import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import Calls, library_in_use
-from sb3_ppo_variants.backends.native.losses import LossesInPython, terms_of
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, run_acting
-from sb3_ppo_variants.backends.native.structures import fitting
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.library import Calls, library_in_use
+from sb3_ppo_variants.engines.native.losses import LossesInPython, terms_of
+from sb3_ppo_variants.engines.native.networks import Architecture, Features, arrays_of, run_acting
+from sb3_ppo_variants.engines.native.structures import fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts
@@ -167,7 +167,7 @@ class FollowingPolicy:
 
 
 class NativeUpdate:
-    """Updates as :class:`sb3_ppo_variants.backends.reference.TorchUpdate` does, outside the interpreter.
+    """Updates as :class:`sb3_ppo_variants.engines.reference.TorchUpdate` does, outside the interpreter.
 
     The constructor reads the policy, its optimizers and the rollout. :meth:`store` writes policy and optimizers back.
 

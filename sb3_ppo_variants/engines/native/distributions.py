@@ -16,14 +16,14 @@ from stable_baselines3.common.distributions import (
 )
 from torch.nn import functional as F
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.recognised import ObstacleError
 from sb3_ppo_variants.distributions import (
     BetaDistribution,
     SquashedGaussianDistribution,
     SquashedStateGaussianDistribution,
     StateGaussianDistribution,
 )
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.hybrid import Condition, HybridDistribution
 from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
 

@@ -1,4 +1,4 @@
-"""The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
+"""The reference engine: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext

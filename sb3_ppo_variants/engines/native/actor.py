@@ -13,11 +13,11 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import obs_as_tensor
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import Architecture, Features, arrays_of, values_of
-from sb3_ppo_variants.backends.native.structures import as_field, fitting
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.library import library_in_use
+from sb3_ppo_variants.engines.native.networks import Architecture, Features, arrays_of, values_of
+from sb3_ppo_variants.engines.native.structures import as_field, fitting
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.guards.masks import Masks
 from sb3_ppo_variants.guards.outputs import is_finite

@@ -1,4 +1,4 @@
-"""Views of modules, through which a backend computes in its own way without changing a user's policy."""
+"""Views of modules, through which an engine computes in its own way without changing a user's policy."""
 
 from copy import copy
 from typing import Any, TypeAlias, TypeVar, cast
@@ -9,7 +9,7 @@ from stable_baselines3.common.torch_layers import MlpExtractor, NatureCNN
 from torch import nn
 from torch.nn import functional
 
-from sb3_ppo_variants.backends.recognised import have_hooks
+from sb3_ppo_variants.engines.recognised import have_hooks
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The context of an autograd function, to which PyTorch and the function add attributes.

@@ -17,10 +17,10 @@ import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library, library_in_use
-from sb3_ppo_variants.backends.recognised import have_hooks
-from sb3_ppo_variants.backends.views import Context, without_layers
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.library import library, library_in_use
+from sb3_ppo_variants.engines.recognised import have_hooks
+from sb3_ppo_variants.engines.views import Context, without_layers
 
 Computed = TypeVar("Computed")
 

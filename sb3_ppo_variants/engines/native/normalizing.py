@@ -9,9 +9,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import FLOATS, library, library_in_use
 from sb3_ppo_variants.collector import Observations, Steps
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.library import FLOATS, library, library_in_use
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")

@@ -21,8 +21,9 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.backends.native.convolutions import FirstLayers
-from sb3_ppo_variants.backends.recognised import (
+from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines.native.convolutions import FirstLayers
+from sb3_ppo_variants.engines.recognised import (
     ObstacleError,
     UntilChanged,
     check_optimizers,
@@ -30,9 +31,8 @@ from sb3_ppo_variants.backends.recognised import (
     check_written_out,
     find_obstacle,
 )
-from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.backends.views import with_onednn
-from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.views import with_onednn
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
 from sb3_ppo_variants.update import UpdatePlan
@@ -194,7 +194,7 @@ class ImageActor(TorchActor):
 
 
 class Images(Reference):
-    """Computes the same as the reference backend, with images and filters laid out for convolutions."""
+    """Computes the same as the reference engine, with images and filters laid out for convolutions."""
 
     name = "images"
     path = "fast"

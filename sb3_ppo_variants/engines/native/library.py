@@ -10,8 +10,8 @@ from warnings import warn
 
 import numpy as np
 
-from sb3_ppo_variants.backends.native import digest_interface
-from sb3_ppo_variants.backends.native.structures import Numbers, Outcome, Structure
+from sb3_ppo_variants.engines.native import digest_interface
+from sb3_ppo_variants.engines.native.structures import Numbers, Outcome, Structure
 from sb3_ppo_variants.guards.outputs import finite_test
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")

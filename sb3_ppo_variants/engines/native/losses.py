@@ -8,9 +8,9 @@ import numpy as np
 import torch as th
 from torch.autograd.graph import get_gradient_edge
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import Drawn
-from sb3_ppo_variants.backends.native.library import Calls
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.distributions import Drawn
+from sb3_ppo_variants.engines.native.library import Calls
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss

@@ -14,11 +14,11 @@ from stable_baselines3.common.preprocessing import is_image_space, preprocess_ob
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import Drawn, drawn_by
-from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.recognised import ObstacleError
 from sb3_ppo_variants.collector import Observations
+from sb3_ppo_variants.engines.native import structures
+from sb3_ppo_variants.engines.native.distributions import Drawn, drawn_by
+from sb3_ppo_variants.engines.native.library import library_in_use
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.layout import AnySpace, parts_of
 
 

@@ -18,17 +18,17 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 
-from sb3_ppo_variants.backends.images import fuse_adam
-from sb3_ppo_variants.backends.recognised import (
+from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines.images import fuse_adam
+from sb3_ppo_variants.engines.recognised import (
     ObstacleError,
     check_optimizers,
     check_overrides,
     find_obstacle,
     have_hooks,
 )
-from sb3_ppo_variants.backends.reference import Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.backends.views import make_view
-from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.views import make_view
 from sb3_ppo_variants.guards.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # The hidden and cell states of an LSTM.
 States: TypeAlias = tuple[th.Tensor, th.Tensor]
-# Methods of RecurrentActorCriticPolicy that this backend relies on. A subclass may override the others.
+# Methods of RecurrentActorCriticPolicy that this engine relies on. A subclass may override the others.
 RELIED_ON = (
     "forward",
     "evaluate_actions",
@@ -137,7 +137,7 @@ class SequenceUpdate(TorchUpdate):
 
 
 class Sequences(Reference):
-    """Computes the same as the reference backend, with fewer LSTM calls."""
+    """Computes the same as the reference engine, with fewer LSTM calls."""
 
     name = "sequences"
     path = "fast"
