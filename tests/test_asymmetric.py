@@ -269,7 +269,7 @@ def test_lstms_and_other_networks_learn_on_the_fast_path(policy: str) -> None:
 def test_without_keys_the_policy_is_sb3s() -> None:
     models = [small(cls, noise_envs(BOX, SPACE)) for cls in (PPO, PPOClip)]
     assert type(models[0].policy) is type(models[1].policy)
-    assert networks.Architecture.of(models[1].policy).of_critic == 0
+    assert networks.Features(models[1].policy).first_of_critic == 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -27,6 +27,7 @@ from sb3_ppo_variants import (
     register_kl,
 )
 from sb3_ppo_variants.engines import choice
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference
 from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
@@ -219,9 +220,10 @@ class Threaded(Reference):
 
     name, path, how = "threaded", "fast", "all cores compute"
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
+    def check(self, plan: UpdatePlan) -> None:
         size = sum(parameter.numel() for parameter in plan.parameters.values())
-        return None if size >= 2**16 else f"the policy has only {size} parameters"
+        if size < 2**16:
+            raise ObstacleError(f"the policy has only {size} parameters")
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         return Threads(4)

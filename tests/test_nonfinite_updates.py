@@ -221,7 +221,7 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "native.library.Library.mean_kl" if fast else "reference.TorchUpdate.kl"
+    what = "native.update.NativeUpdate.kl" if fast else "reference.TorchUpdate.kl"
     monkeypatch.setattr(f"sb3_ppo_variants.engines.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)

@@ -4,6 +4,7 @@ Each test names the function that uses it. If one fails with a new version of a 
 """
 
 import inspect
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -120,10 +121,9 @@ def test_key_of_the_statistics_of_gymnasium() -> None:
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")
 def test_products_of_onednn_in_pytorch() -> None:
-    """``engines.views.has_onednn`` looks for ``torch.ops.mkldnn._linear_pointwise``, and ``_multiply`` calls it."""
-    assert views.has_onednn()
+    """``engines.views.multiply`` calls ``torch.ops.mkldnn._linear_pointwise``."""
     rows, weight, bias = th.randn(3, 5), th.randn(4, 5), th.randn(4)
-    th.testing.assert_close(views._multiply(rows, weight, bias), functional.linear(rows, weight, bias))
+    th.testing.assert_close(views.multiply(rows, weight, bias), functional.linear(rows, weight, bias))
 
 
 def test_children_of_modules_in_pytorch() -> None:
@@ -167,7 +167,7 @@ def test_where_the_fused_kernel_counts_steps() -> None:
 
 
 def test_sequences_of_sb3_contrib() -> None:
-    """``engines.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
+    """``engines.sequences`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
     from sb3_ppo_variants.engines import sequences
 
@@ -181,7 +181,7 @@ def test_sequences_of_sb3_contrib() -> None:
     states = th.randn(2, 2, 4), th.randn(2, 2, 4)
     theirs, ours = (
         process(features, states, starts, lstm)
-        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence, [lstm]))
+        for process in (cls._process_sequence, partial(sequences.process_by_cells, cls._process_sequence))
     )
     th.testing.assert_close(ours, theirs)
 
@@ -220,14 +220,16 @@ def test_methods_of_sb3s_vec_normalize() -> None:
 
 
 def test_hooks_of_pytorch() -> None:
-    """``engines.recognised.have_hooks`` finds hooks by these names."""
+    """``engines.recognised.check_modules`` finds hooks by these names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     hooked[2].register_full_backward_hook(lambda *_: None)
     hooked[3].register_full_backward_pre_hook(lambda *_: None)
-    assert not recognised.have_hooks([nn.Linear(1, 1)])
-    assert all(recognised.have_hooks([module]) for module in hooked)
+    recognised.check_modules([nn.Linear(1, 1)])
+    for module in hooked:
+        with pytest.raises(recognised.ObstacleError, match="hooks"):
+            recognised.check_modules([module])
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:

@@ -27,7 +27,7 @@ from helpers import (
     update,
 )
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.engines.native.update import NativeDescent, TrainedPart
+from sb3_ppo_variants.engines.native.update import NativeUpdate, TrainedPart
 from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
@@ -234,7 +234,7 @@ def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
 # The descent of each path, and its method that makes the steps, one by one or all at once.
 STEPS: dict[str, tuple[Any, str]] = {
     "reference": (TorchUpdate, "step"),
-    "natively": (NativeDescent, "descend"),
+    "natively": (NativeUpdate, "descend"),
 }
 
 

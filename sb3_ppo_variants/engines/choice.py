@@ -10,9 +10,11 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines.images import Images
 from sb3_ppo_variants.engines.native.engine import Native
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference
 from sb3_ppo_variants.engines.sequences import Sequences
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.update import Update, UpdatePlan
 
 
@@ -29,10 +31,11 @@ class Engine(Protocol):
     def is_for(self, plan: UpdatePlan) -> bool:
         """Whether it is for policies of this kind, such as those with a memory, even if it cannot run the plan."""
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
-        """Find the first reason why this engine cannot run a plan, as a clause that completes "because ...".
+    def check(self, plan: UpdatePlan) -> None:
+        """Check that it can compute the rollouts and updates of a plan.
 
-        :return: ``None`` if the engine can compute the rollouts and updates of the plan
+        :raises ObstacleError: if it cannot, with the first reason, as a clause that completes "because ..."
+        :raises MissingKLError: if it cannot, because the policy's distribution has no known KL
         """
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
@@ -77,10 +80,12 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
     for engine in others:
         if not engine.is_for(plan):
             continue
-        obstacle = engine.obstacle(plan)
-        if obstacle is None:
+        try:
+            engine.check(plan)
+        except (ObstacleError, MissingKLError) as reason:
+            obstacles.append(str(reason))
+        else:
             return Choice(engine, ", because ".join([engine.how, *obstacles[:1]]))
-        obstacles.append(obstacle)
     why = obstacles[-1]  # An engine that comes later is for fewer policies.
     if fast is True:
         raise ArgumentError(f"fast=True is not possible, because {why}; use fast='auto' or fast=False")

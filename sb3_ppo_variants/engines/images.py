@@ -2,11 +2,11 @@
 
 The computation is the same as in the reference engine. Images and filters are stored channels-last, the fastest layout
 for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes all
-convolutions. Large linear layers use the library of PyTorch's convolutions.
+convolutions. The large linear layer uses the library of PyTorch's convolutions.
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -22,37 +22,34 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.native.convolutions import FirstLayers
-from sb3_ppo_variants.engines.recognised import (
-    ObstacleError,
-    UntilChanged,
-    check_optimizers,
-    check_parameters,
-    check_written_out,
-    find_obstacle,
-)
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.engines.views import with_onednn
+from sb3_ppo_variants.engines.views import make_view, with_onednn
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
 from sb3_ppo_variants.update import UpdatePlan
 
+# The features extractors of a policy, which may be one.
+EXTRACTORS = ("features_extractor", "pi_features_extractor", "vf_features_extractor")
 
-def _check_plan(plan: UpdatePlan) -> None:
-    policy = plan.kind.policy
-    check_written_out(plan)
-    if plan.proximal is not None:
-        raise ObstacleError("the proximal policy is not that of the rollout")
-    for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
-        if type(extractor) is not NatureCNN:
-            raise ObstacleError(f"features come from a {type(extractor).__name__}")
-        if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
-            raise ObstacleError("the layers of the NatureCNN were replaced")
-    space = policy.observation_space
-    if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
-        raise ObstacleError("images are not scaled to [0, 1]")
-    check_parameters(plan.parameters.values())
-    check_optimizers(plan)
+
+def _view_of(policy: ActorCriticPolicy, first: FirstLayers | None) -> ActorCriticPolicy:
+    """Make a view of a policy that multiplies with oneDNN.
+
+    :param first: the layers whose output the view takes as observations; ``None`` if it takes the observations
+    """
+    views: dict[nn.Module, nn.Module] = {}
+    for extractor in {getattr(policy, name) for name in EXTRACTORS}:
+        large, *others = extractor.linear
+        parts = {"linear": nn.Sequential(with_onednn(large), *others)}
+        # The library computes all layers of a network except the last one, which flattens the output.
+        views[extractor] = make_view(extractor, **parts, **({} if first is None else {"cnn": extractor.cnn[-1:]}))
+    view = make_view(policy, **{name: views[getattr(policy, name)] for name in EXTRACTORS})
+    if first is not None:
+        view.normalize_images = False
+    return view
 
 
 @contextmanager
@@ -106,23 +103,17 @@ def _lay_out_moments(weight: th.Tensor, optimizers: list[Optimizer], memory_form
             state[moment] = state[moment].contiguous(memory_format=memory_format)
 
 
-class ImageUpdate(TorchUpdate):
-    """The same update of a view of the policy, which takes the output of its first layers if the library has them.
+class ConvolvedUpdate(TorchUpdate):
+    """The same update with the first layers of the policy computed apart.
 
     :param plan: the plan of the update
+    :param first: the first layers
     """
 
-    def __init__(self, plan: UpdatePlan):
-        self._first = first = FirstLayers.find(plan.kind.policy)
-        view = plan.kind.policy if first is None else first.rest
-        if first is not None:
-            self._read_rollout(plan.buffer)
-        super().__init__(replace(plan, kind=type(plan.kind)(with_onednn(view))))
-
-    def _read_rollout(self, buffer: RolloutBuffer) -> None:
-        """Read the rollout, with images laid out for the library."""
-        self._n_rows = buffer.buffer_size * buffer.n_envs
-        where = where_in(buffer, np.arange(self._n_rows))
+    def __init__(self, plan: UpdatePlan, first: FirstLayers):
+        self._first, buffer = first, plan.buffer
+        rows = np.arange(buffer.buffer_size * buffer.n_envs)
+        where = where_in(buffer, rows)
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
         self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
         images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
@@ -132,26 +123,18 @@ class ImageUpdate(TorchUpdate):
         self._others = [*map(th.from_numpy, (actions, *(in_rows(buffer, each).ravel() for each in columns)))]
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
+        super().__init__(replace(plan, kind=type(plan.kind)(_view_of(plan.kind.policy, first))))
 
     def distributions(self) -> Iterator[Distribution]:
-        if self._first is None:
-            yield from super().distributions()
-            return
-        for start in range(0, self._n_rows, ROWS_AT_ONCE):
-            rows = np.arange(start, min(start + ROWS_AT_ONCE, self._n_rows))
-            masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[start : start + ROWS_AT_ONCE],)
-            features = self._first(self._images, self._places[rows])
-            yield self._plan.kind.policy.get_distribution(features, *masks)
+        for start in range(0, len(self._places), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            masks: tuple[th.Tensor, ...] = () if self._masks is None else (self._masks[rows],)
+            yield self._plan.kind.policy.get_distribution(self._first(self._images, self._places[rows]), *masks)
 
     def minibatches(self) -> Generator[Samples]:
-        if self._first is None:
-            with closing(super().minibatches()) as minibatches:
-                yield from minibatches
-            return
-        permutation = np.random.permutation(self._n_rows)
-        size = self._plan.batch_size
-        for start in range(0, len(permutation), size):
-            rows = permutation[start : start + size]
+        permutation = np.random.permutation(len(self._places))
+        for start in range(0, len(permutation), self._plan.batch_size):
+            rows = permutation[start : start + self._plan.batch_size]
             where = th.from_numpy(rows)
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
@@ -186,11 +169,13 @@ class ActingAfter(ActingPolicy):
 
 
 class ImageActor(TorchActor):
-    """Acts with the first layers of a policy computed separately from the rest."""
+    """Acts with a view of the policy, and with its first layers computed apart if the library computes them."""
 
-    def __init__(self, first: FirstLayers, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        super().__init__(model, type(plan.kind)(with_onednn(first.rest)), buffer)
-        self._acting = ActingAfter(first, self._acting)
+    def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
+        first = FirstLayers.find(plan.kind.policy)
+        super().__init__(model, type(plan.kind)(_view_of(plan.kind.policy, first)), buffer)
+        if first is not None:
+            self._acting = ActingAfter(first, self._acting)
 
 
 class Images(Reference):
@@ -199,29 +184,39 @@ class Images(Reference):
     name = "images"
     path = "fast"
     how = "images are laid out for convolutions"
-    update = ImageUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
-        return find_obstacle(_check_plan, plan)
+    def check(self, plan: UpdatePlan) -> None:
+        policy = plan.kind.policy
+        recognised.check_written_out(plan)
+        recognised.check_modules(plan.modules)
+        if plan.proximal is not None:
+            raise ObstacleError("the proximal policy is not that of the rollout")
+        for extractor in [getattr(policy, name) for name in EXTRACTORS]:
+            if type(extractor) is not NatureCNN:
+                raise ObstacleError(f"features come from a {type(extractor).__name__}")
+            if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
+                raise ObstacleError("the layers of the NatureCNN were replaced")
+        space = policy.observation_space
+        if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
+            raise ObstacleError("images are not scaled to [0, 1]")
+        recognised.check_parameters(plan.parameters.values())
+        recognised.check_optimizers(plan)
 
     @contextmanager
     def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
         """Use the fastest layout of filters, and in updates a fused Adam, while the context is active."""
-        policy, optimizers = plan.kind.policy, plan.optimizers
         # Rollouts leave Adam alone, because a callback may save it.
-        with (
-            _lay_channels_last(policy, optimizers),
-            fuse_adam(optimizers) if updating else nullcontext(),
-        ):
+        with _lay_channels_last(plan.kind.policy, plan.optimizers), fuse_adam(plan.optimizers if updating else []):
             yield
 
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+    def update(self, plan: UpdatePlan) -> TorchUpdate:
         first = FirstLayers.find(plan.kind.policy)
-        if first is None:
-            actor = TorchActor(model, type(plan.kind)(with_onednn(plan.kind.policy)), buffer)
-        else:
-            actor = ImageActor(first, model, plan, buffer)
-        return UntilChanged(actor, model, plan)
+        if first is not None:
+            return ConvolvedUpdate(plan, first)
+        return TorchUpdate(replace(plan, kind=type(plan.kind)(_view_of(plan.kind.policy, None))))
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return recognised.UntilChanged(ImageActor(model, plan, buffer), model, plan)

@@ -360,8 +360,8 @@ class Reference:
     def is_for(self, plan: UpdatePlan) -> bool:
         return True
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
-        return None
+    def check(self, plan: UpdatePlan) -> None:
+        """Do nothing: it computes every plan."""
 
     def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
         return nullcontext()

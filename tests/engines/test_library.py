@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from sb3_ppo_variants.engines import native
-from sb3_ppo_variants.engines.native import library, structures
-from sb3_ppo_variants.engines.native.distributions import DISTRIBUTIONS
+from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.native.library import Library
-from sb3_ppo_variants.engines.native.networks import ACTIVATIONS
+from sb3_ppo_variants.engines.native.networks import ACTIVATIONS, DISTRIBUTIONS
 
 NATIVE = Path(native.__file__).parent
 REBUILD = "so PyTorch computes in its place: to rebuild it, in a clone .* pip install --no-deps -e"
@@ -75,7 +74,7 @@ needs_compiler = pytest.mark.skipif(not COMPILER, reason="of systems with a C++ 
 @needs_compiler
 def test_structures_lie_in_memory_as_the_compiler_lays_them(tmp_path: Path) -> None:
     """Compare the fields that Python reads from interface.hpp with offsets that a compiler finds."""
-    classes = structures.Structure.__subclasses__()
+    classes = library.Structure.__subclasses__()
     lines = ["#include <stddef.h>", "#include <stdio.h>", '#include "interface.hpp"', "int main() {"]
     expected = []
     for cls in classes:
@@ -94,8 +93,8 @@ def test_structures_lie_in_memory_as_the_compiler_lays_them(tmp_path: Path) -> N
 
 
 def test_what_the_library_computes_is_used() -> None:
-    assert structures.CONSTANTS["Activations"].keys() == {*ACTIVATIONS.values()}
-    assert structures.CONSTANTS["Distributions"].keys() == {*DISTRIBUTIONS.values(), "HYBRID"}
+    assert library.CONSTANTS["Activations"].keys() == {*ACTIVATIONS.values()}
+    assert library.CONSTANTS["Distributions"].keys() == {*DISTRIBUTIONS.values(), "HYBRID"}
 
 
 @pytest.mark.sampled(4)
@@ -113,9 +112,9 @@ def test_structures_take_only_what_the_library_reads() -> None:
     unaligned = np.frombuffer(bytearray(17), np.float32, 4, offset=1)
     for array in (numbers[:, ::2], numbers.T, unaligned):
         with pytest.raises(ValueError, match="only contiguous arrays of aligned numbers"):
-            structures.Numbers(array, array.size)
+            library.Numbers(array, array.size)
     with pytest.raises(ValueError, match=r"bias: float32 of shape \(4, 6\); the library takes float64 of \(4,\)"):
-        structures.fitting(numbers, "bias", np.float64, 4)
+        library.fitting(numbers, "bias", np.float64, 4)
 
 
 @pytest.mark.usefixtures("folder")

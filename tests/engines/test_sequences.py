@@ -87,8 +87,8 @@ OBSTACLES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "method": ({"policy": Derived}, None, "Derived overrides predict_values"),
     "buffer": ({"rollout_buffer_class": Buffer}, None, "the rollout buffer is a Buffer"),
     "dropout": ({"policy_kwargs": {**SMALL, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}}, None, "has dropout"),
-    "hooks": ({}, hooked, "the LSTM has hooks"),
-    "its own forward": ({}, with_own_forward, "the LSTM has its own forward"),
+    "hooks": ({}, hooked, "modules have hooks"),
+    "its own forward": ({}, with_own_forward, "a LSTM has its own forward"),
 }
 
 

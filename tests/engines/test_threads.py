@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from engine_models import CASES, OWN, SDE, assert_same_update, collected
@@ -100,27 +99,20 @@ def test_whatever_the_actions(space: str) -> None:
 @pytest.mark.usefixtures("each_instruction_set")
 def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself divides these: 300 states are two whole blocks and a part of one."""
-    found: list[native_update.Division] = []
+    found: list[tuple[int, int, int]] = []
 
-    def noted(*arguments: Any) -> native_update.Division:
+    def noted(*arguments: Any) -> tuple[int, int, int]:
         found.append(divide_work(*arguments))
         return found[-1]
 
-    monkeypatch.setattr("sb3_ppo_variants.engines.native.update.divide_work", noted)
-    settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
-    assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
-    assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
-    assert {each.block_rows for each in found} == {native_update.BLOCK_ROWS}
-
-
-def test_small_ones_are_not() -> None:
-    th.set_num_threads(8)
-    networks = {f"{network}.{name}": np.zeros(5_000) for network in ("actor", "critic") for name in ("weight", "bias")}
-    layers = [{"actor.weight", "actor.bias"}, {"critic.weight", "critic.bias"}]
-    assert divide_work(networks, layers, rows=64) == (64, 20_000, 1)
-    assert divide_work(networks, layers, rows=6400).threads == 8
-    # What it does not train has no place in the gradients of threads.
-    assert divide_work({"actor.weight": np.zeros(20_000)}, layers, rows=6400) == (6400, 20_000, 1)
+    monkeypatch.setattr(native_update, "divide_work", noted)
+    large: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
+    assert_same(with_batches(collected(PPOClip, BOX, **large), 300))
+    assert [threads for *_, threads in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
+    assert {rows for rows, *_ in found} == {native_update.BLOCK_ROWS}
+    found.clear()
+    assert_same(with_batches(collected(PPOClip, BOX, n_steps=200, n_epochs=1), 64))
+    assert {(rows, threads) for rows, _, threads in found} == {(64, 1)}
 
 
 @pytest.mark.sampled(2)

@@ -1,4 +1,4 @@
-// The structures of the C interface. This is their only definition: `structures.py` reads it from this file.
+// The structures of the C interface. This is their only definition: `library.py` reads it from this file.
 //
 // All fields are pointers, int64_t or double. One declaration may declare several pointers or several numbers, but only
 // one function. T is float or double, the type of all parameters and of the rollout. Arrays are contiguous and matrices

@@ -1,17 +1,22 @@
-"""The C++ library, called through its C interface. Calls release the GIL."""
+"""The C++ library and its structures, called through its C interface. Calls release the GIL.
+
+``interface.hpp`` defines the structures, and ``interface.cpp`` the functions. The library does not check what it is
+given: :func:`fitting` checks arrays, and every :class:`Structure` refuses those that the library cannot read.
+"""
 
 import ctypes
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeAlias, TypeVar, cast
 from warnings import warn
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from sb3_ppo_variants.engines.native import digest_interface
-from sb3_ppo_variants.engines.native.structures import Numbers, Outcome, Structure
 from sb3_ppo_variants.guards.outputs import finite_test
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
@@ -20,25 +25,159 @@ REBUILD = "in a clone of sb3_ppo_variants, run: pip install --no-deps -e ."
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 # Bytes in a cache line.
 ALIGNMENT = 64
+POINTER, INTEGER, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+# What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
+FieldValue: TypeAlias = "np.ndarray | ctypes.Array[Any] | float | None"
+_INTERFACE = re.sub("//.*", "", Path(__file__).with_name("interface.hpp").read_text(encoding="utf-8"))
+# The constants of each enumeration in ``interface.hpp``, which count from 0, by name.
+CONSTANTS = {
+    enumeration: {name.strip(): number for number, name in enumerate(names.split(","))}
+    for enumeration, names in re.findall(r"enum (\w+) {(.*?)};", _INTERFACE, re.DOTALL)
+}
+# The columns of the statistics of minibatches; the last constant counts them.
+MEASURED = [name.lower() for name in CONSTANTS["Statistics"]][:-1]
+
+
+class Structure(ctypes.Structure):
+    """A structure of ``interface.hpp``, which keeps the arrays it points to alive.
+
+    :param values: one value per field; arrays are contiguous
+    :param named: other fields by name; those without a value are zero or null
+    """
+
+    def __init__(self, *values: FieldValue, **named: FieldValue):
+        self._arrays = values, named
+        super().__init__(*map(as_field, values), **dict(zip(named, map(as_field, named.values()), strict=True)))
+
+
+class Layer(Structure):
+    """A layer with the gradients of its parameters."""
+
+
+class Factor(Structure):
+    """A factor of a hybrid distribution."""
+
+
+class Networks(Structure):
+    """Two multilayer perceptrons and the distribution of actions."""
+
+
+class Rollout(Structure):
+    """A rollout with one row per state."""
+
+
+class Terms(Structure):
+    """The terms of the loss."""
+
+
+class OwnLosses(Structure):
+    """Losses in Python: what the library tells them about a minibatch, and what they return."""
+
+
+class Proximal(Structure):
+    """The policy that an objective stays close to, if it is not the policy of the rollout."""
+
+
+class Adam(Structure):
+    """The parameters to train, with the state and the settings of Adam."""
+
+
+class Pass(Structure):
+    """A pass over the rollout."""
+
+
+class Outcome(Structure):
+    """The outcome of a descent."""
+
+
+class Acting(Structure):
+    """The inputs and outputs of acting."""
+
+
+class Normalizing(Structure):
+    """Observations, and the statistics that normalise them."""
+
+
+class Numbers(Structure):
+    """An array whose numbers are checked."""
+
+
+class Convolution(Structure):
+    """A convolution with the gradients of its parameters and its outputs."""
+
+
+class Convolutions(Structure):
+    """Images, and the convolutions that they pass through."""
+
+
+def _read_fields(structure: str) -> list[tuple[str, type]]:
+    """Read the fields of a structure in ``interface.hpp``."""
+    (body,) = re.findall(rf"struct {structure} {{(.*?)}};", _INTERFACE, re.DOTALL)
+    functions_as_pointers = re.sub(r"\(\*(\w+)\)\(.*?\)", r"*\1", body)
+    fields: list[tuple[str, type]] = []
+    for declaration in functions_as_pointers.split(";")[:-1]:
+        kind = POINTER if "*" in declaration else {"int64_t": INTEGER, "double": NUMBER}[declaration.split()[0]]
+        fields += [(name, kind) for name in re.findall(r"(\w+)(?=,|$)", declaration)]
+    return fields
+
+
+for _structure in Structure.__subclasses__():
+    _structure._fields_ = _read_fields(_structure.__name__)
+AnyStructure = TypeVar("AnyStructure", bound=Structure)
+
+
+def as_field(value: FieldValue) -> float | None:
+    """Convert a value to what a field of a structure holds it: of arrays, the address.
+
+    :raises ValueError: if an array is not contiguous or not aligned
+    """
+    if isinstance(value, np.ndarray):
+        flags = value.flags
+        if not flags.c_contiguous or not flags.aligned:
+            raise ValueError("the library takes only contiguous arrays of aligned numbers")
+        try:
+            # Takes a third of the time of array.ctypes, and every rollout and update needs many addresses.
+            return ctypes.addressof(ctypes.c_char.from_buffer(value.data))
+        except (TypeError, ValueError):  # The array is read-only or empty.
+            return value.ctypes.data
+    return ctypes.addressof(value) if isinstance(value, ctypes.Array) else value
+
+
+def as_array(layers: Sequence[AnyStructure]) -> "ctypes.Array[AnyStructure]":
+    """Copy layers of the same kind into one contiguous array, to which a pointer to the first gives access."""
+    array = (type(layers[0]) * len(layers))(*layers)
+    array.kept = layers  # type: ignore[attr-defined]
+    return array
+
+
+def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.ndarray:
+    """Check an array that the library is to read or to fill, and return it.
+
+    :param name: what it contains, for the error
+    :param dtype: the type that the library takes
+    :param shape: the shape that the library takes
+    :raises ValueError: if the array has another type or shape
+    """
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+            f"{name}: {array.dtype} of shape {array.shape}; the library takes {np.dtype(dtype)} of {shape}"
+        )
+    return array
 
 
 class Library:
-    """The functions of the library.
+    """The library.
 
-    :param path: the file of the library
+    :param path: its file
     :raises OSError: if the file cannot be loaded
     :raises AttributeError: if it is another library
     """
 
     def __init__(self, path: Path):
         self._functions = ctypes.CDLL(str(path))
-        for name in ("ppo_interface", "ppo_instructions"):
-            getattr(self._functions, name).restype = ctypes.c_char_p
-
-    @property
-    def interface(self) -> str:
+        self._functions.ppo_interface.restype = self._functions.ppo_instructions.restype = ctypes.c_char_p
+        self.interface = bytes(self._functions.ppo_interface()).decode()
         """The digest of the ``interface.hpp`` that the library was built with."""
-        return bytes(self._functions.ppo_interface()).decode()
 
     @property
     def instructions(self) -> str:
@@ -46,69 +185,22 @@ class Library:
         return bytes(self._functions.ppo_instructions()).decode()
 
     def use(self, instructions: str) -> bool:
-        """Select an instruction set.
+        """Select an instruction set, one of ``INSTRUCTIONS``; return False if the processor does not have it."""
+        return bool(self._functions.ppo_use(instructions.encode()))
 
-        :param instructions: one of ``INSTRUCTIONS``
-        :return: False if the processor does not have it; the selection then stays the same
-        """
-        return bool(self._function("ppo_use")(instructions.encode()))
-
-    def descent(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
-        """Return a function that makes a pass of a descent. The contents of the structures may change between calls.
-
-        :param structures: ``Networks``, ``Rollout``, ``Terms``, ``OwnLosses``, ``Proximal``, ``Pass``, ``Adam`` and
-            ``Outcome``
-        """
-        return self._with_memory(f"ppo_descend_{dtype}", *structures)
-
-    def acting(self, dtype: np.dtype, *structures: Structure) -> Callable[[], int]:
-        """Return a function that computes actions, or only outputs or values of the networks.
-
-        :param structures: ``Networks`` and ``Acting``, whose contents may change between calls
-        """
-        return self._with_memory(f"ppo_act_{dtype}", *structures)
-
-    def mean_kl(self, dtype: np.dtype, networks: Structure, rollout: Structure) -> float:
-        """Compute the mean of KL(old || new) over the rows of a ``Rollout`` with old parameters."""
-        kl = ctypes.c_double()
-        self._with_memory(f"ppo_compare_{dtype}", networks, rollout, kl)()
-        return kl.value
-
-    def convolve(self, convolutions: Structure, backward: bool) -> None:
-        """Compute the outputs of convolutions, or from these the gradients.
-
-        :param convolutions: a ``Convolutions``
-        :param backward: whether to compute the gradients
-        """
-        self._with_memory("ppo_convolve" + "_backward" * backward, convolutions)()
-
-    def normalizing(self, dtype: np.dtype, structure: Structure) -> Callable[[], int]:
-        """Return a function that normalises observations and returns 0 if a number was not finite.
-
-        :param structure: a ``Normalizing``, whose contents may change between calls
-        """
-        return partial(self._function(f"ppo_normalize_{dtype}"), ctypes.byref(structure))
-
-    def are_finite(self, dtype: np.dtype, structure: Structure) -> Callable[[], bool]:
-        """Return a function that tells whether numbers are finite.
-
-        :param structure: a ``Numbers``, whose contents may change between calls
-        """
-        return cast(Callable[[], bool], partial(self._function(f"ppo_are_finite_{dtype}"), ctypes.byref(structure)))
-
-    def _function(self, name: str) -> Callable[..., int]:
+    def function(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[..., int]:
+        """Return a function of the library with its arguments, whose contents may change between calls."""
         function = self._functions[name]
         function.restype = ctypes.c_int64
-        return function
+        return partial(function, *map(ctypes.byref, structures))
 
-    def _with_memory(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[[], int]:
-        """Return a function of the library with its arguments, the last of which is memory to compute in."""
-        function, arguments = self._function(name), [*map(ctypes.byref, structures)]
-        size = function(*arguments, None)  # Without memory the function returns how many bytes it needs.
+    def with_memory(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[[], int]:
+        """Return a function of the library whose last argument is memory to compute in; see :meth:`function`."""
+        function = self.function(name, *structures)
+        size = function(None)  # Without memory the function returns how many bytes it needs.
         # Vectors that span two cache lines take twice as long to read.
         buffer = ctypes.create_string_buffer(size + ALIGNMENT)
-        memory = (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % ALIGNMENT)
-        return partial(function, *arguments, memory)
+        return partial(function, (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % ALIGNMENT))
 
 
 @cache
@@ -135,7 +227,7 @@ def library() -> Library | None:
 
 
 def library_in_use() -> Library:
-    """Return the library, whose presence an obstacle check has found."""
+    """Return the library, which what an engine recognises has shown to be there."""
     found = library()
     assert found is not None
     return found
@@ -146,43 +238,4 @@ def native_test(array: np.ndarray) -> Callable[[], bool]:
     found = library()
     if found is None or array.dtype not in FLOATS:
         return finite_test(array)
-    return found.are_finite(array.dtype, Numbers(array, array.size))
-
-
-class Calls:
-    """Functions in a form that the library can call. Keep this object alive while the library makes passes.
-
-    Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
-    begun. A function therefore reports its success in the outcome, as the last thing that it does.
-
-    :param outcome: the outcome of the descent
-    """
-
-    def __init__(self, outcome: Outcome):
-        self._outcome = outcome
-        self._made: list[object] = []
-        # The initial value stands for an interrupt that arrives before a function has begun.
-        self._error: BaseException = KeyboardInterrupt()
-
-    def address(self, function: Callable[..., object], *types: type) -> int | None:
-        """Return the address of a function for the library.
-
-        :param types: the types of its arguments
-        """
-
-        def call(*arguments: object) -> None:
-            try:
-                function(*arguments)
-            except BaseException as error:
-                self._error = error
-                return
-            self._outcome.answered = 1
-
-        made = ctypes.CFUNCTYPE(None, *types)(call)
-        self._made.append(made)
-        return ctypes.cast(made, ctypes.c_void_p).value
-
-    def check(self) -> None:
-        """Raise the error that ended the pass, if a function failed."""
-        if not self._outcome.answered:
-            raise self._error
+    return cast(Callable[[], bool], found.function(f"ppo_are_finite_{array.dtype}", Numbers(array, array.size)))

@@ -1,30 +1,192 @@
-"""The networks of SB3's ``ActorCriticPolicy`` in the form that the library takes."""
+"""SB3's policies in the form that the library takes: features, networks, and the distribution of actions."""
 
-import ctypes
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import Array
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.distributions import StateDependentNoiseDistribution, TanhBijector
+from stable_baselines3.common.distributions import (
+    BernoulliDistribution,
+    CategoricalDistribution,
+    DiagGaussianDistribution,
+    Distribution,
+    MultiCategoricalDistribution,
+    StateDependentNoiseDistribution,
+    TanhBijector,
+)
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, MlpExtractor
 from torch import nn
+from torch.nn import functional as F
 
+from sb3_ppo_variants import distributions
 from sb3_ppo_variants.collector import Observations
-from sb3_ppo_variants.engines.native import structures
-from sb3_ppo_variants.engines.native.distributions import Drawn, drawn_by
-from sb3_ppo_variants.engines.native.library import library_in_use
+from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.hybrid import Condition, HybridDistribution
+from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
 from sb3_ppo_variants.layout import AnySpace, parts_of
 
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+# Numbers with a row for each state.
+Rows: TypeAlias = np.ndarray | th.Tensor
+NO_ARRAYS: Arrays = {}
+ACTIVATIONS: Mapping[type[nn.Module], str] = {nn.Tanh: "TANH", nn.ReLU: "RELU"}
+# The distributions, by their names in interface.hpp.
+DISTRIBUTIONS: Mapping[type[Distribution], str] = {
+    BernoulliDistribution: "BERNOULLI",
+    CategoricalDistribution: "CATEGORICAL",
+    DiagGaussianDistribution: "GAUSSIAN",
+    MultiCategoricalDistribution: "CATEGORICAL",
+    StateDependentNoiseDistribution: "STATE_DEPENDENT",
+    distributions.BetaDistribution: "BETA",
+    distributions.SquashedGaussianDistribution: "SQUASHED_GAUSSIAN",
+    distributions.SquashedStateGaussianDistribution: "SQUASHED_STATE_GAUSSIAN",
+    distributions.StateGaussianDistribution: "STATE_GAUSSIAN",
+}
+# Those with one standard deviation for all states, those of which two outputs belong to each dimension, those whose
+# noise is normal, and those that a product may have as factors.
+WITH_LOG_STD = {"GAUSSIAN", "SQUASHED_GAUSSIAN"}
+OF_TWO_OUTPUTS = {"STATE_GAUSSIAN", "SQUASHED_STATE_GAUSSIAN", "BETA"}
+OF_NORMAL_NOISE = {"GAUSSIAN", "STATE_GAUSSIAN", "SQUASHED_GAUSSIAN", "SQUASHED_STATE_GAUSSIAN"}
+FACTORS = {"GAUSSIAN", "CATEGORICAL", "BERNOULLI"}
 
-def _keys_of(extractor: nn.Module) -> list[str] | None:
-    """Find the keys of the observations that a features extractor combines."""
-    return [*extractor.extractors] if type(extractor) is CombinedExtractor else None
+
+class ActionPart:
+    """A distribution of SB3, sb3-contrib or this package: of all actions, or of a part of hybrid ones.
+
+    :raises ObstacleError: if the library does not compute it
+    """
+
+    def __init__(self, distribution: Distribution):
+        kind = "CATEGORICAL" if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
+        if kind is None:
+            raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
+        if not divergences_of(distribution).built_in:
+            raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
+        # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
+        sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
+        self.kind, self.sizes = kind, np.ravel(np.array(sizes, np.int64))
+        size = int(self.sizes.sum())
+        self.outputs = 2 * size if kind in OF_TWO_OUTPUTS else size
+        self.action_size = len(self.sizes) if kind == "CATEGORICAL" else size
+        self.n_stds = self.outputs if kind in WITH_LOG_STD or kind == "STATE_DEPENDENT" else 0
+        self.fields: dict[str, library.FieldValue] = {
+            "distribution": library.CONSTANTS["Distributions"][kind],
+            "parts": self.sizes,
+            "n_parts": len(self.sizes),
+        }
+        # For each of its parameters, whether all states share one row.
+        if kind == "CATEGORICAL":
+            self.shared = [False] * len(self.sizes)
+        else:
+            self.shared = [False] if kind == "BERNOULLI" else [False, kind in WITH_LOG_STD]
+
+    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
+        """Draw the random numbers of a rollout; see :class:`NativeDistribution`."""
+        if self.kind in OF_NORMAL_NOISE:
+            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype, device="cpu").numpy()
+        shape = (n_steps, n_envs, self.outputs)
+        if self.kind == "CATEGORICAL":
+            return -th.empty(shape, dtype=dtype, device="cpu").exponential_().log_().numpy()
+        return th.rand(shape, dtype=dtype, device="cpu").numpy()
+
+    def parameters(self, outputs: th.Tensor, std: th.Tensor | None) -> Parameters:
+        """Return the parameters of distributions; see :class:`NativeDistribution`."""
+        if self.n_stds:
+            assert std is not None
+            return outputs, std
+        if self.kind in OF_TWO_OUTPUTS:
+            first, second = outputs.chunk(2, dim=1)
+            return (F.softplus(first) + 1, F.softplus(second) + 1) if self.kind == "BETA" else (first, second.exp())
+        if self.kind == "BERNOULLI":
+            return (outputs,)
+        return tuple(part.log_softmax(dim=1) for part in th.split(outputs, self.sizes.tolist(), dim=1))
+
+
+class NativeDistribution:
+    """The distribution of actions: a single part, or a product of independent ones, each over columns of its own.
+
+    :raises ObstacleError: if the library does not compute it
+    """
+
+    def __init__(self, distribution: Distribution):
+        hybrid = distribution if isinstance(distribution, HybridDistribution) else None
+        if hybrid is not None and type(hybrid) is not HybridDistribution:
+            raise ObstacleError(f"actions are drawn from a {type(hybrid).__name__}")
+        self.parts = [*map(ActionPart, [distribution] if hybrid is None else hybrid.parts)]
+        self.outputs = 0
+        """Columns of the output of the policy network."""
+        self.action_size = 0
+        """Columns of actions."""
+        self.n_stds = 0
+        """Columns of standard deviations that are not outputs; 0 if there are none."""
+        self.shared: list[bool] = []
+        """For each of the parameters, whether all states share one row."""
+        for part in self.parts:
+            self.outputs += part.outputs
+            self.action_size += part.action_size
+            self.n_stds += part.n_stds
+            self.shared += part.shared
+        self.takes_integers = hybrid is None and self.parts[0].kind == "CATEGORICAL"
+        """Whether actions are integers."""
+        self.has_matrices = self.parts[0].kind == "STATE_DEPENDENT"
+        """Whether this is gSDE, whose noise and standard deviations come from matrices."""
+        self.fields = self.parts[0].fields if hybrid is None else self._fields_of_product(hybrid)
+        """The fields of ``Networks`` that describe the distribution."""
+
+    def _fields_of_product(self, distribution: HybridDistribution) -> dict[str, library.FieldValue]:
+        for part, given in zip(self.parts, distribution.parts, strict=True):
+            if part.kind not in FACTORS:
+                raise ObstacleError(f"a part of the actions is drawn from a {type(given).__name__}")
+        weighted = zip(self.parts, distribution.entropy_weights, distribution.conditions, strict=True)
+        factors = [
+            library.Factor(entropy_weight=weight, **part.fields, **self._fields_of_condition(condition))
+            for part, weight, condition in weighted
+        ]
+        constant = library.CONSTANTS["Distributions"]["HYBRID"]
+        return {"distribution": constant, "factors": library.as_array(factors), "n_factors": len(factors)}
+
+    def _fields_of_condition(self, condition: Condition | None) -> dict[str, library.FieldValue]:
+        if condition is None:
+            return {}
+        outcomes = np.zeros(self.parts[condition.choice].outputs, np.uint8)
+        outcomes[list(condition.outcomes)] = 1
+        return {"choice": condition.choice, "outcomes": outcomes}
+
+    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
+        """Draw the random numbers of a rollout, except for gSDE, from PyTorch's generator.
+
+        :return: standard normal numbers, shape ``(n_steps, n_envs, action_size)``, or else standard Gumbel or uniform
+            numbers, shape ``(n_steps, n_envs, outputs)``
+        """
+        return np.concatenate([part.draw_noise(n_steps, n_envs, dtype) for part in self.parts], axis=2)
+
+    def parameters(self, outputs: Rows, std: Rows | None) -> Parameters:
+        """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
+
+        :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
+        :param std: the standard deviations that are not outputs, shape ``(n, n_stds)``, if there are any
+        """
+        columns = th.split(th.as_tensor(outputs, device="cpu"), [part.outputs for part in self.parts], dim=1)
+        stds: Sequence[th.Tensor | None] = [None] * len(self.parts)
+        if std is not None:
+            stds = th.split(th.as_tensor(std, device="cpu"), [part.n_stds for part in self.parts], dim=1)
+        each = zip(self.parts, columns, stds, strict=True)
+        return tuple(tensor for part, output, of_part in each for tensor in part.parameters(output, of_part))
+
+    def has(self, actions: np.ndarray) -> bool:
+        """Whether these are among its actions, shape ``(n, action_size)``."""
+        first = 0
+        for part in self.parts:
+            columns = actions[:, first : first + part.action_size]
+            if part.kind == "CATEGORICAL" and not ((columns >= 0) & (columns < part.sizes)).all():
+                return False
+            first += part.action_size
+        return True
 
 
 class Features:
@@ -38,26 +200,34 @@ class Features:
 
     def __init__(self, policy: ActorCriticPolicy):
         self._space, self._normalize_images = policy.observation_space, policy.normalize_images
+        keys: list[list[str] | None] = []
+        extractor: Any
         # A policy whose actor and critic share their features uses the first of them to act.
-        extractors = policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor
-        for extractor in extractors:
-            for part in [extractor] if type(extractor) is not CombinedExtractor else extractor.extractors.values():
+        for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
+            is_combined = type(extractor) is CombinedExtractor
+            for part in extractor.extractors.values() if is_combined else [extractor]:
                 flatten = part.flatten if type(part) is FlattenExtractor else part
                 if type(flatten) is not nn.Flatten:
                     raise ObstacleError(f"features come from a {type(flatten).__name__}")
-        acting, actor, critic = map(_keys_of, extractors)
-        self._keys = actor
-        if not acting == actor == critic:
-            if acting != actor or actor is None or critic is None or policy.share_features_extractor:
+            keys.append([*extractor.extractors] if is_combined else None)
+        acting, self._keys, critic = keys
+        self.first_of_critic = 0
+        """The first feature of the critic; 0 if actor and critic have the same features."""
+        if not acting == self._keys == critic:
+            if acting != self._keys or self._keys is None or critic is None or policy.share_features_extractor:
                 raise ObstacleError("actor and critic have different features")
-            self._keys = [*actor, *critic]
-        if any(is_image_space(part) for _, part in parts_of(self._space)):
+            self._keys, self.first_of_critic = [*self._keys, *critic], policy.pi_features_extractor.features_dim
+        self.size = self.first_of_critic + policy.vf_features_extractor.features_dim
+        """The number of features."""
+        if any([is_image_space(part) for _, part in parts_of(self._space)]):
             raise ObstacleError("observations are images")
 
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
-        """Compute contiguous features of shape ``(batch, inputs)``.
+        """Compute contiguous features of shape ``(batch, size)``.
 
         As in SB3, discrete values become one-hot vectors, and others are rounded to single precision.
+
+        :raises ValueError: if observations have another shape than those of the policy
         """
         if self._keys is None:
             numbers = self._flatten(observations, self._space)
@@ -66,7 +236,8 @@ class Features:
             parts = [self._flatten(observations[key], self._space[key]) for key in self._keys]
             numbers = np.concatenate(parts, axis=1)
         features = np.ascontiguousarray(numbers, dtype)
-        return features if features.flags.aligned else features.copy()
+        features = features if features.flags.aligned else features.copy()
+        return library.fitting(features, "features", dtype, len(features), self.size)
 
     def _flatten(self, observations: np.ndarray, space: AnySpace) -> np.ndarray:
         if observations.dtype.kind == "f" and isinstance(space, spaces.Box):
@@ -76,93 +247,36 @@ class Features:
         return tensor.flatten(1).numpy()
 
 
-Arrays = Mapping[str, np.ndarray]
-NO_ARRAYS: Arrays = {}
-
-
-def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
-    """View parameters as arrays, by name."""
-    return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
-
-
-ACTIVATIONS: Mapping[type[nn.Module], str] = {nn.Tanh: "TANH", nn.ReLU: "RELU"}
-# Stands for actions that are not squashed.
-NOT_SQUASHED = -1.0
-
-
-class StateDependence(NamedTuple):
-    """SB3's options of gSDE; all zeros for other distributions."""
-
-    log_std_columns: int = 0
-    use_expln: int = 0
-    learn_features: int = 0
-    epsilon: float = 0.0
-    squash_epsilon: float = NOT_SQUASHED
-
-    @classmethod
-    def of(cls, distribution: StateDependentNoiseDistribution, outputs: int) -> "StateDependence":
-        """Return the options of a distribution over actions of ``outputs`` dimensions."""
-        squash = NOT_SQUASHED
-        if distribution.bijector is not None:
-            if type(distribution.bijector) is not TanhBijector:
-                raise ObstacleError(f"actions are squashed by a {type(distribution.bijector).__name__}")
-            squash = distribution.bijector.epsilon
-        columns = outputs if distribution.full_std else 1
-        flags = int(distribution.use_expln), int(distribution.learn_features)  # They may be NumPy's.
-        return cls(columns, *flags, distribution.epsilon, squash)
-
-
-@dataclass(frozen=True)
 class Architecture:
-    """The names of a policy's layers, its activation and its distribution.
+    """The features, layers, activation and distribution of a policy.
 
-    :param activation: its name in ``interface.hpp``
-    :param drawn: how actions are drawn from the output of the policy network
-    :param inputs: the number of features
-    :param of_critic: the first feature of the critic; 0 if actor and critic have the same features
+    :param policy: the policy
+    :raises ObstacleError: if the library does not compute such networks, or such distributions
     """
 
-    actor: list[str]
-    critic: list[str]
-    activation: str
-    drawn: Drawn
-    state_dependence: StateDependence
-    inputs: int
-    of_critic: int = 0
-
-    @classmethod
-    def of(cls, policy: ActorCriticPolicy) -> "Architecture":
-        """Return the architecture of a policy.
-
-        :raises ObstacleError: if the library does not compute such networks, or such distributions
-        """
-        distribution, extractor = policy.action_dist, policy.mlp_extractor
-        drawn = drawn_by(distribution)
+    def __init__(self, policy: ActorCriticPolicy):
+        self.features = Features(policy)
+        self.distribution = NativeDistribution(policy.action_dist)
+        extractor = policy.mlp_extractor
         if type(extractor) is not MlpExtractor:
             raise ObstacleError(f"hidden layers are in a {type(extractor).__name__}")
         actor, activations = _find_layers("policy_net", extractor.policy_net, "action_net", policy.action_net)
         critic, others = _find_layers("value_net", extractor.value_net, "value_net", policy.value_net)
+        self.actor, self.critic = actor, critic
+        """The names of their layers."""
         activations |= others
         if len(activations) > 1 or not activations <= ACTIVATIONS.keys():
-            raise ObstacleError(f"the activation is {', '.join(sorted(each.__name__ for each in activations))}")
-        (activation,) = map(ACTIVATIONS.__getitem__, activations or {nn.Tanh})  # Without hidden layers it is not used.
-        dependence = StateDependence()
-        if isinstance(distribution, StateDependentNoiseDistribution):
-            dependence = StateDependence.of(distribution, drawn.outputs)
-        of_actor, of_critic = policy.pi_features_extractor, policy.vf_features_extractor
-        first = 0 if _keys_of(of_actor) == _keys_of(of_critic) else of_actor.features_dim
-        return cls(actor, critic, activation, drawn, dependence, first + of_critic.features_dim, first)
+            raise ObstacleError(f"the activation is {', '.join(sorted([each.__name__ for each in activations]))}")
+        (activation,) = activations or {nn.Tanh}  # Without hidden layers it is not used.
+        self._fields = self.distribution.fields | {
+            "activation": library.CONSTANTS["Activations"][ACTIVATIONS[activation]],
+            "inputs": self.features.size,
+            "of_critic": self.features.first_of_critic,
+        }
+        if self.distribution.has_matrices:
+            self._fields |= _fields_of_gsde(policy.action_dist, self.distribution.outputs)
 
-    def trained(self, of_policy: bool, of_value: bool) -> list[set[str]]:
-        """Return the names of the parameters of the actor, the critic or both, each in a set of its own."""
-        actor, critic = (
-            {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
-            for layers in (self.actor, self.critic)
-        )
-        actor |= {"log_std"} if self.drawn.n_stds else set()
-        return [actor] * of_policy + [critic] * of_value
-
-    def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> structures.Networks:
+    def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> library.Networks:
         """Fill the structure of networks with these parameters, and with arrays for their gradients, by name.
 
         :raises ObstacleError: if the parameters are not those of these networks, or have other shapes
@@ -172,23 +286,39 @@ class Architecture:
             raise ObstacleError("layers share parameters")
         if arrays.keys() - names - {"log_std"}:
             raise ObstacleError("the policy has parameters outside its layers")
-        drawn = self.drawn
-        if drawn.n_stds and "log_std" not in arrays:
-            raise ObstacleError("log_std is not a parameter")
-        actor = _layers(self.actor, self.of_critic or self.inputs, arrays, gradients)
-        critic = _layers(self.critic, self.inputs - self.of_critic, arrays, gradients)
+        size, first_of_critic = self.features.size, self.features.first_of_critic
+        actor = _layers(self.actor, first_of_critic or size, arrays, gradients)
+        critic = _layers(self.critic, size - first_of_critic, arrays, gradients)
         if critic[-1].outputs != 1:
             raise ObstacleError(f"the value network has {critic[-1].outputs} outputs")
-        if actor[-1].outputs != drawn.outputs:
-            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {drawn.outputs}")
-        log_std = arrays["log_std"] if drawn.n_stds else None
-        columns = self.state_dependence.log_std_columns
-        if log_std is not None and log_std.shape != ((actor[-1].inputs, columns) if columns else (drawn.n_stds,)):
-            raise ObstacleError(f"log_std has the shape {log_std.shape}")
-        networks = actor, critic, len(actor), len(critic), self.inputs, self.of_critic
-        stds = {"log_std": log_std, "d_log_std": gradients.get("log_std") if drawn.n_stds else None}
-        activation = structures.CONSTANTS["Activations"][self.activation]
-        return structures.Networks(*networks, activation, **drawn.fields(), **stds, **self.state_dependence._asdict())
+        outputs, n_stds = self.distribution.outputs, self.distribution.n_stds
+        if actor[-1].outputs != outputs:
+            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {outputs}")
+        stds: dict[str, library.FieldValue] = {}
+        if n_stds:
+            log_std, columns = arrays.get("log_std"), self._fields.get("log_std_columns")
+            if log_std is None:
+                raise ObstacleError("log_std is not a parameter")
+            if log_std.shape != ((actor[-1].inputs, columns) if columns else (n_stds,)):
+                raise ObstacleError(f"log_std has the shape {log_std.shape}")
+            stds = {"log_std": log_std, "d_log_std": gradients.get("log_std")}
+        return library.Networks(actor, critic, len(actor), len(critic), **self._fields, **stds)
+
+
+def _fields_of_gsde(distribution: Any, outputs: int) -> dict[str, library.FieldValue]:
+    """Return SB3's options of gSDE."""
+    squash_epsilon = -1.0  # Actions are not squashed.
+    if distribution.bijector is not None:
+        if type(distribution.bijector) is not TanhBijector:
+            raise ObstacleError(f"actions are squashed by a {type(distribution.bijector).__name__}")
+        squash_epsilon = distribution.bijector.epsilon
+    return {
+        "log_std_columns": outputs if distribution.full_std else 1,
+        "use_expln": int(distribution.use_expln),  # It may be NumPy's.
+        "learn_features": int(distribution.learn_features),
+        "epsilon": distribution.epsilon,
+        "squash_epsilon": squash_epsilon,
+    }
 
 
 def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:
@@ -203,7 +333,7 @@ def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> t
     return [*names, head], {*map(type, modules[1::2])}
 
 
-def _layers(names: Sequence[str], size: int, arrays: Arrays, gradients: Arrays) -> "ctypes.Array[structures.Layer]":
+def _layers(names: Iterable[str], size: int, arrays: Arrays, gradients: Arrays) -> "Array[library.Layer]":
     """Return the layers with these names, the first of which takes inputs of this size."""
     layers = []
     for name in names:
@@ -212,18 +342,16 @@ def _layers(names: Sequence[str], size: int, arrays: Arrays, gradients: Arrays) 
         if weight.shape[1:] != (size,) or weight.shape[:1] != bias.shape:
             raise ObstacleError(f"a layer has weights of shape {weight.shape} for {size} inputs")
         d_weight, d_bias = gradients.get(f"{name}.weight"), gradients.get(f"{name}.bias")
-        layers.append(structures.Layer(weight, bias, d_weight, d_bias, size, len(bias)))
+        layers.append(library.Layer(weight, bias, d_weight, d_bias, size, len(bias)))
         size = len(bias)
-    return structures.as_array(layers)
+    return library.as_array(layers)
 
 
-def values_of(networks: structures.Networks, features: np.ndarray) -> np.ndarray:
-    """Compute the values of any number of states, shape ``(n, 1)``; see :func:`run_acting`."""
-    values = np.empty((len(features), 1), features.dtype)
-    run_acting(networks, features.dtype, features=features, values=values, rows=len(features))
-    return values
+def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
+    """View parameters as arrays, by name."""
+    return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
 
 
-def run_acting(networks: structures.Networks, dtype: np.dtype, **fields: structures.FieldValue) -> None:
-    """Call the library once with these fields of :class:`~.structures.Acting`; the others are null."""
-    library_in_use().acting(dtype, networks, structures.Acting(**fields))()
+def compute_once(networks: library.Networks, dtype: np.dtype, **fields: library.FieldValue) -> None:
+    """Call the library once with these fields of :class:`~.library.Acting`; the others are null."""
+    library.library_in_use().with_memory(f"ppo_act_{dtype}", networks, library.Acting(**fields))()

@@ -10,8 +10,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.collector import Observations, Steps
-from sb3_ppo_variants.engines.native import structures
-from sb3_ppo_variants.engines.native.library import FLOATS, library, library_in_use
+from sb3_ppo_variants.engines.native.library import FLOATS, Normalizing, library, library_in_use
 
 # The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
 REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
@@ -53,8 +52,8 @@ class NormalizedSteps:
         self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
         self._normalized = np.zeros(self._staged.shape, np.float32)
         arrays = (self._staged, self._mean, self._variance, self._normalized)
-        self._structure = structures.Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
-        self._run = library_in_use().normalizing(space.dtype, self._structure)
+        self._structure = Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
+        self._run = library_in_use().function(f"ppo_normalize_{space.dtype}", self._structure)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Step the environments and normalise what they return."""
