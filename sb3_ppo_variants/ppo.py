@@ -322,10 +322,9 @@ class PPOBase(SavedAlgorithm):
                     self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                     rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
                 engine = choose(plan, self.fast).engine
-                with engine.prepared(plan, updating=False):
-                    actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                    steps = checked_steps(fast_steps(env), self)
-                    going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
+                actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+                steps = checked_steps(fast_steps(env), self)
+                going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
                 if going:
                     parameters = actor.old_parameters()
                     self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
@@ -346,8 +345,7 @@ class PPOBase(SavedAlgorithm):
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
         with Snapshot(self, plan.trained, plan.optimizers) as snapshot:
             self.policy.set_training_mode(True)
-            with engine.prepared(plan, updating=True):
-                results, kl = self._run(engine.update(plan), plan)
+            results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):
                 utils.update_learning_rate(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)

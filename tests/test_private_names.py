@@ -25,7 +25,7 @@ from torch.nn import functional
 from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.distributions import StateGaussianDistribution
-from sb3_ppo_variants.engines import images, recognised, views
+from sb3_ppo_variants.engines import recognised, sequences, views
 from sb3_ppo_variants.engines.native import normalizing
 
 
@@ -136,7 +136,7 @@ def test_children_of_modules_in_pytorch() -> None:
 
 
 def test_the_fused_kernel_of_adam_in_pytorch() -> None:
-    """``engines.images.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
+    """``engines.sequences.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
 
     def kernels() -> bool:
         with th.profiler.profile() as profile:
@@ -147,13 +147,13 @@ def test_the_fused_kernel_of_adam_in_pytorch() -> None:
     optimizer = th.optim.Adam([weight])
     weight.grad = th.ones(3)
     assert not kernels()
-    with images.fuse_adam([optimizer]):
+    with sequences.fuse_adam(optimizer):
         assert kernels()
     assert not kernels() and optimizer.param_groups[0]["fused"] is None
 
 
 def test_where_the_fused_kernel_counts_steps() -> None:
-    """``engines.images.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
+    """``engines.sequences.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
     weight = nn.Parameter(th.ones(3, device="meta"))
     fused, other = (th.optim.Adam([weight]) for _ in range(2))
     state = {"step": th.tensor(5.0), "exp_avg": th.zeros(3), "exp_avg_sq": th.zeros(3)}  # As a file has it.
@@ -162,15 +162,13 @@ def test_where_the_fused_kernel_counts_steps() -> None:
         {"state": {0: state}, "param_groups": [{**fused.state_dict()["param_groups"][0], "fused": True}]}
     )
     assert other.state[weight]["step"].device != fused.state[weight]["step"].device
-    with images.fuse_adam([other]):
+    with sequences.fuse_adam(other):
         assert other.state[weight]["step"].device == fused.state[weight]["step"].device
 
 
 def test_sequences_of_sb3_contrib() -> None:
     """``engines.sequences`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
-    from sb3_ppo_variants.engines import sequences
-
     cls = policies.RecurrentActorCriticPolicy
     assert all(hasattr(cls, name) for name in sequences.RELIED_ON)
     parameters = [*inspect.signature(cls._process_sequence).parameters]

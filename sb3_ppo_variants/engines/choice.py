@@ -1,7 +1,6 @@
 """The interface of engines, which compute rollouts and updates, and the choice of one."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -36,12 +35,6 @@ class Engine(Protocol):
 
         :raises ObstacleError: if it cannot, with the first reason, as a clause that completes "because ..."
         :raises MissingKLError: if it cannot, because the policy's distribution has no known KL
-        """
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Set up threads and memory for the highest speed while the context is active.
-
-        :param updating: True for an update, False for a rollout
         """
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:

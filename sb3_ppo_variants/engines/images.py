@@ -1,13 +1,13 @@
-"""SB3's convolutional network on a CPU, with memory laid out for convolutions.
+"""SB3's convolutional network on a CPU.
 
-The computation is the same as in the reference engine. Images and filters are stored channels-last, the fastest layout
-for convolutions on CPUs, and Adam runs as one fused kernel. Where possible, the native library computes all
-convolutions. The large linear layer uses the library of PyTorch's convolutions.
+The native library computes all convolutions, with one image after the other passing through them, and PyTorch the rest.
+The large linear layer uses oneDNN, the library of PyTorch's convolutions. The computation is the same as in the
+reference engine.
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import torch as th
@@ -15,11 +15,9 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
-from torch.optim import Optimizer
 
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
@@ -31,89 +29,27 @@ from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
 from sb3_ppo_variants.update import UpdatePlan
 
-# The features extractors of a policy, which may be one.
-EXTRACTORS = ("features_extractor", "pi_features_extractor", "vf_features_extractor")
 
-
-def _view_of(policy: ActorCriticPolicy, first: FirstLayers | None) -> ActorCriticPolicy:
-    """Make a view of a policy that multiplies with oneDNN.
-
-    :param first: the layers whose output the view takes as observations; ``None`` if it takes the observations
-    """
-    views: dict[nn.Module, nn.Module] = {}
-    for extractor in {getattr(policy, name) for name in EXTRACTORS}:
-        large, *others = extractor.linear
-        parts = {"linear": nn.Sequential(with_onednn(large), *others)}
-        # The library computes all layers of a network except the last one, which flattens the output.
-        views[extractor] = make_view(extractor, **parts, **({} if first is None else {"cnn": extractor.cnn[-1:]}))
-    view = make_view(policy, **{name: views[getattr(policy, name)] for name in EXTRACTORS})
-    if first is not None:
-        view.normalize_images = False
+def _view_without_first_layers(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Make a view of a policy that takes the output of its first layers as observations."""
+    extractor = cast(Any, policy.features_extractor)
+    large, *others = extractor.linear
+    # The library computes all layers of the network except the last one, which flattens the output.
+    rest = make_view(extractor, cnn=extractor.cnn[-1:], linear=nn.Sequential(with_onednn(large), *others))
+    view = make_view(policy, features_extractor=rest, pi_features_extractor=rest, vf_features_extractor=rest)
+    view.normalize_images = False
     return view
 
 
-@contextmanager
-def fuse_adam(optimizers: list[Optimizer]) -> Iterator[None]:
-    """Run Adam as one fused kernel while the context is active."""
-    chosen = [optimizer.param_groups[0]["fused"] for optimizer in optimizers]
-    for optimizer in optimizers:
-        optimizer.param_groups[0]["fused"] = True
-        for parameter, state in optimizer.state.items():
-            # The kernel counts steps where the parameters are; Adam otherwise does so on the CPU, and files do.
-            if "step" in state:
-                state["step"] = state["step"].to(parameter.device, th.float32)
-    try:
-        yield
-    finally:
-        for optimizer, was_fused in zip(optimizers, chosen, strict=True):
-            optimizer.param_groups[0]["fused"] = was_fused
-
-
-@contextmanager
-def _lay_channels_last(policy: ActorCriticPolicy, optimizers: list[Optimizer]) -> Iterator[None]:
-    """Store the filters of a policy and Adam's moments of them channels-last while the context is active.
-
-    Values and shapes do not change. On exit the tensors return to PyTorch's default layout, so that rounding in a
-    rollout or an update depends only on its path, and not on what ran before. The filters return to where they were in
-    memory, which other processes may share.
-    """
-    places = {module.weight: module.weight.data for module in policy.modules() if isinstance(module, nn.Conv2d)}
-    try:
-        for weight, place in places.items():
-            weight.data = place.contiguous(memory_format=th.channels_last)
-            _lay_out_moments(weight, optimizers, th.channels_last)
-        yield
-        _lay_back(places, optimizers)
-    except BaseException:  # Including an interrupt during the line above.
-        _lay_back(places, optimizers)
-        raise
-
-
-def _lay_back(places: dict[th.Tensor, th.Tensor], optimizers: list[Optimizer]) -> None:
-    for weight, place in places.items():
-        if place.shape == weight.shape and place.dtype == weight.dtype:  # A callback may have put others in its place.
-            weight.data = place.copy_(weight.data)
-        _lay_out_moments(weight, optimizers, th.contiguous_format)
-
-
-def _lay_out_moments(weight: th.Tensor, optimizers: list[Optimizer], memory_format: th.memory_format) -> None:
-    """Lay out Adam's moments as the weight, because the fused kernel pairs them with it in memory order."""
-    for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
-        for moment in state.keys() & {"exp_avg", "exp_avg_sq"}:
-            state[moment] = state[moment].contiguous(memory_format=memory_format)
-
-
-class ConvolvedUpdate(TorchUpdate):
+class ImageUpdate(TorchUpdate):
     """The same update with the first layers of the policy computed apart.
 
     :param plan: the plan of the update
-    :param first: the first layers
     """
 
-    def __init__(self, plan: UpdatePlan, first: FirstLayers):
-        self._first, buffer = first, plan.buffer
-        rows = np.arange(buffer.buffer_size * buffer.n_envs)
-        where = where_in(buffer, rows)
+    def __init__(self, plan: UpdatePlan):
+        self._first, buffer = FirstLayers(plan.kind.policy), plan.buffer
+        where = where_in(buffer, np.arange(buffer.buffer_size * buffer.n_envs))
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
         self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
         images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
@@ -123,7 +59,7 @@ class ConvolvedUpdate(TorchUpdate):
         self._others = [*map(th.from_numpy, (actions, *(in_rows(buffer, each).ravel() for each in columns)))]
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         self._masks = None if masks is None else th.from_numpy(in_rows(buffer, masks))
-        super().__init__(replace(plan, kind=type(plan.kind)(_view_of(plan.kind.policy, first))))
+        super().__init__(replace(plan, kind=type(plan.kind)(_view_without_first_layers(plan.kind.policy))))
 
     def distributions(self) -> Iterator[Distribution]:
         for start in range(0, len(self._places), ROWS_AT_ONCE):
@@ -169,54 +105,33 @@ class ActingAfter(ActingPolicy):
 
 
 class ImageActor(TorchActor):
-    """Acts with a view of the policy, and with its first layers computed apart if the library computes them."""
+    """Acts with the first layers of a policy computed apart from the rest."""
 
     def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        first = FirstLayers.find(plan.kind.policy)
-        super().__init__(model, type(plan.kind)(_view_of(plan.kind.policy, first)), buffer)
-        if first is not None:
-            self._acting = ActingAfter(first, self._acting)
+        super().__init__(model, type(plan.kind)(_view_without_first_layers(plan.kind.policy)), buffer)
+        self._acting = ActingAfter(FirstLayers(plan.kind.policy), self._acting)
 
 
 class Images(Reference):
-    """Computes the same as the reference engine, with images and filters laid out for convolutions."""
+    """Computes the same as the reference engine, convolutions with the native library."""
 
     name = "images"
     path = "fast"
-    how = "images are laid out for convolutions"
+    how = "the native library computes the convolutions"
+    update = ImageUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
 
     def check(self, plan: UpdatePlan) -> None:
-        policy = plan.kind.policy
+        recognised.check_library()
         recognised.check_written_out(plan)
         recognised.check_modules(plan.modules)
         if plan.proximal is not None:
             raise ObstacleError("the proximal policy is not that of the rollout")
-        for extractor in [getattr(policy, name) for name in EXTRACTORS]:
-            if type(extractor) is not NatureCNN:
-                raise ObstacleError(f"features come from a {type(extractor).__name__}")
-            if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
-                raise ObstacleError("the layers of the NatureCNN were replaced")
-        space = policy.observation_space
-        if space.dtype == np.uint8 and not (policy.normalize_images and is_image_space(space)):
-            raise ObstacleError("images are not scaled to [0, 1]")
+        FirstLayers(plan.kind.policy)
         recognised.check_parameters(plan.parameters.values())
         recognised.check_optimizers(plan)
-
-    @contextmanager
-    def prepared(self, plan: UpdatePlan, updating: bool) -> Iterator[None]:
-        """Use the fastest layout of filters, and in updates a fused Adam, while the context is active."""
-        # Rollouts leave Adam alone, because a callback may save it.
-        with _lay_channels_last(plan.kind.policy, plan.optimizers), fuse_adam(plan.optimizers if updating else []):
-            yield
-
-    def update(self, plan: UpdatePlan) -> TorchUpdate:
-        first = FirstLayers.find(plan.kind.policy)
-        if first is not None:
-            return ConvolvedUpdate(plan, first)
-        return TorchUpdate(replace(plan, kind=type(plan.kind)(_view_of(plan.kind.policy, None))))
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return recognised.UntilChanged(ImageActor(model, plan, buffer), model, plan)

@@ -6,6 +6,7 @@ another policy, or other tensors, in the place of those that the rollout began w
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
 from sb3_ppo_variants.collector import Actor, Observations
+from sb3_ppo_variants.engines.native.library import REBUILD, library
 from sb3_ppo_variants.engines.reference import TorchActor
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.families import kind_of
@@ -49,6 +51,13 @@ FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
 
 class ObstacleError(ValueError):
     """The reason why an engine cannot compute a plan, as a clause that completes "because ..."."""
+
+
+def check_library() -> None:
+    """Check that the native library was built."""
+    if library() is None:
+        folder = Path(__file__).parent / "native"
+        raise ObstacleError(f"there is no native library in {folder} (install a C++ compiler and, {REBUILD})")
 
 
 def check_written_out(plan: UpdatePlan) -> None:
@@ -113,13 +122,14 @@ def check_optimizers(plan: UpdatePlan) -> None:
         raise ObstacleError("several descents share an optimizer")
     trained: list[nn.Parameter] = []
     for optimizer in optimizers:
-        _check_adam(optimizer)
+        check_adam(optimizer)
         trained += optimizer.param_groups[0]["params"]
     if sorted(map(id, trained)) != sorted(map(id, plan.parameters.values())):
         raise ObstacleError("the optimizer does not train all parameters of the policy")
 
 
-def _check_adam(optimizer: Optimizer) -> None:
+def check_adam(optimizer: Optimizer) -> None:
+    """Check that an optimizer is a plain Adam."""
     if type(optimizer) is not th.optim.Adam:
         raise ObstacleError(f"the optimizer is {type(optimizer).__name__}, not Adam")
     if len(optimizer.param_groups) != 1:

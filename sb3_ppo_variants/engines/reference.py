@@ -1,7 +1,7 @@
 """The reference engine: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -362,9 +362,6 @@ class Reference:
 
     def check(self, plan: UpdatePlan) -> None:
         """Do nothing: it computes every plan."""
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, plan.kind, buffer)

@@ -5,8 +5,8 @@ sequences. Here one call processes all sequences of a minibatch. In rollouts PyT
 The same goes for GRUs.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -18,10 +18,10 @@ from stable_baselines3.common.distributions import CategoricalDistribution, Mult
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
+from torch.optim import Optimizer
 
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
-from sb3_ppo_variants.engines.images import fuse_adam
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.engines.views import make_view
@@ -29,7 +29,7 @@ from sb3_ppo_variants.guards.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollout import Samples
-from sb3_ppo_variants.update import UpdatePlan
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
 
 if TYPE_CHECKING:
     from sb3_ppo_variants.policies.recurrent import Recurrent
@@ -88,6 +88,26 @@ def process_by_cells(
     return features, (hidden, cells)
 
 
+@contextmanager
+def fuse_adam(optimizer: Optimizer) -> Iterator[None]:
+    """Run Adam as one fused kernel while the context is active, if the optimizer is a plain Adam."""
+    try:
+        recognised.check_adam(optimizer)
+    except ObstacleError:
+        yield
+        return
+    (group,) = optimizer.param_groups
+    was_fused, group["fused"] = group["fused"], True
+    for parameter, state in optimizer.state.items():
+        # The kernel counts steps where the parameters are; Adam otherwise does so on the CPU, and files do.
+        if "step" in state:
+            state["step"] = state["step"].to(parameter.device, th.float32)
+    try:
+        yield
+    finally:
+        group["fused"] = was_fused
+
+
 class SequenceUpdate(TorchUpdate):
     """The same update, with no step of a minibatch marked as an episode start.
 
@@ -102,6 +122,10 @@ class SequenceUpdate(TorchUpdate):
     def minibatches(self) -> Generator[Samples]:
         with closing(super().minibatches()) as minibatches:
             yield from map(cast("Recurrent", self._plan.kind).without_starts, minibatches)
+
+    def descend(self, descent: Descent) -> DescentResult:
+        with fuse_adam(descent.optimizer):
+            return super().descend(descent)
 
 
 class Sequences(Reference):
@@ -125,14 +149,6 @@ class Sequences(Reference):
             if lstm.dropout > 0:
                 raise ObstacleError("the LSTM has dropout")
         recognised.check_modules(lstms)
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        """Use a fused Adam in updates while the context is active, if the optimizers are plain."""
-        try:
-            recognised.check_optimizers(plan)
-        except ObstacleError:
-            return nullcontext()
-        return fuse_adam(plan.optimizers) if updating else nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         view: Any = _view_without_masks(plan.kind.policy)

@@ -25,9 +25,8 @@ from sb3_ppo_variants import (
     PPOUnclipped,
     register_kl,
 )
-from sb3_ppo_variants.engines import native
+from sb3_ppo_variants.engines import native, recognised
 from sb3_ppo_variants.engines.choice import choose
-from sb3_ppo_variants.engines.native import engine
 from sb3_ppo_variants.objectives import EWMA, Clipped, KLPenalized
 
 DICT = spaces.Dict({"image": IMAGE})
@@ -291,7 +290,7 @@ def test_it_computes_gsde_and_objectives_of_users(
 def test_without_the_library_pytorch_computes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "library", lambda: None)
+    monkeypatch.setattr(recognised, "library", lambda: None)
     assert said(small(verbose=1), capsys) == "Training on the reference path: " + (
         f"there is no native library in {Path(native.__file__).parent} (install a C++ compiler and, in a clone of "
         "sb3_ppo_variants, run: pip install --no-deps -e .)"

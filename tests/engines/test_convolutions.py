@@ -17,6 +17,7 @@ from torch.nn import functional
 from helpers import BOX, collect, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.engines.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
+from sb3_ppo_variants.engines.recognised import ObstacleError
 
 pytestmark = pytest.mark.usefixtures("natively")
 
@@ -91,17 +92,8 @@ def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
     assert not any(each.isfinite().all() for each in found)
 
 
-def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
-    env = noise_envs(BOX, images)
-    return PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy
-
-
-def test_which_policies_take_part() -> None:
-    assert FirstLayers.find(policy_for()) is not None
-    assert FirstLayers.find(policy_for(spaces.Box(0, 255, (84, 84, 3), np.uint8))) is not None
-    assert FirstLayers.find(policy_for(share_features_extractor=False)) is None
-    numbers = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
-    assert FirstLayers.find(policy_for(spaces.Box(0, 1, (2, 36, 36), np.float32), **numbers)) is None
+def new_policy() -> Any:
+    return PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16).policy
 
 
 def narrow_bias() -> nn.Conv2d:
@@ -136,16 +128,17 @@ def narrow_bias() -> nn.Conv2d:
 )
 def test_layers_that_do_not(position: int, layer: nn.Module) -> None:
     """The library does not check layers. With those of other shapes it would read beyond its arrays."""
-    policy = policy_for()
+    policy = new_policy()
     policy.features_extractor.cnn[position] = layer
-    assert FirstLayers.find(policy) is None
+    with pytest.raises(ObstacleError, match="does not compute these convolutions"):
+        FirstLayers(policy)
 
 
 def test_layers_that_change_later_are_computed_by_pytorch() -> None:
-    policy = policy_for()
-    first, images = FirstLayers.find(policy), np.random.default_rng(0).integers(0, 256, (3, *FRAMES.shape), np.uint8)
+    policy = new_policy()
+    first, images = FirstLayers(policy), np.random.default_rng(0).integers(0, 256, (3, *FRAMES.shape), np.uint8)
     policy.features_extractor.cnn[4].weight.data = th.zeros(64, 64, 2, 2)
-    assert first is not None and first(images, np.array([2])).shape[:2] == (1, 64)
+    assert first(images, np.array([2])).shape[:2] == (1, 64)
 
 
 @pytest.mark.parametrize("rows", [[3], [-1]])
@@ -181,15 +174,13 @@ def test_threads_in_a_forked_process() -> None:
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_images_in_either_order(channels_last: bool) -> None:
-    policy = policy_for()
+    policy = new_policy()
     images = np.random.default_rng(0).integers(0, 256, (6, *FRAMES.shape), np.uint8)
     numbers = th.from_numpy(images[[5, 1]]) / 255
     if channels_last:
         images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, -3, -1)), -1, -3)
-    layers = FirstLayers.find(policy)
-    assert layers is not None
     wanted = functional.relu(policy.features_extractor.cnn[:-1](numbers))
-    th.testing.assert_close(layers(images, np.array([5, 1])), wanted, rtol=1e-5, atol=1e-6)
+    th.testing.assert_close(FirstLayers(policy)(images, np.array([5, 1])), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:

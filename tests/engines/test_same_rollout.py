@@ -298,7 +298,7 @@ def test_a_callback_ends_training(fast: bool) -> None:
 
 def test_observations_that_are_not_finite_are_refused() -> None:
     env = noise_envs(BOX, spaces.Box(-1, 1, (3,), np.float32))
-    env.envs[1].observation_space.sample = lambda: np.full(3, np.nan, np.float32)
+    env.envs[1].observation_space.sample = lambda: np.full(3, np.nan, np.float32)  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="output of the policy network is not finite"):
         rolled_out(env, fast=True)
 

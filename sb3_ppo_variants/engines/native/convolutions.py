@@ -15,9 +15,12 @@ from typing import NamedTuple, TypeGuard, TypeVar, cast
 import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 
 from sb3_ppo_variants.engines.native import library
+from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.views import Context
 
 Computed = TypeVar("Computed")
@@ -49,29 +52,29 @@ class Shape(NamedTuple):
 class FirstLayers:
     """The convolutions of a policy, each with its ReLU, and the scaling of bytes to [0, 1] before them.
 
-    :param modules: the layers, which :meth:`find` finds
+    :param policy: the policy
+    :raises ObstacleError: if the library cannot compute them
     """
 
-    def __init__(self, modules: nn.Sequential):
-        self._modules = modules
-        self._layers = cast(list[nn.Conv2d], [*modules][::2])
-
-    @classmethod
-    def find(cls, policy: ActorCriticPolicy) -> "FirstLayers | None":
-        """Find the convolutions of a policy's ``NatureCNN``, or ``None`` if the library cannot compute them.
-
-        That is so if the policy has several networks, or none that takes bytes, or if other layers are between them.
-        """
+    def __init__(self, policy: ActorCriticPolicy):
         extractor, space = policy.features_extractor, policy.observation_space
-        shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
-        if library.library() is None or not shared or space.dtype != np.uint8:
-            return None
-        *layers, last = cast(nn.Sequential, extractor.cnn)
-        channels, *size = space.shape or ()
-        others = [*map(type, layers[1::2]), type(last)]
-        if others != [nn.ReLU] * (len(layers) // 2) + [nn.Flatten] or len(layers) % 2 != 0:
-            return None
-        return None if find_shapes(layers[::2], (*size, channels)) is None else cls(nn.Sequential(*layers))
+        for each in (extractor, policy.pi_features_extractor, policy.vf_features_extractor):
+            if type(each) is not NatureCNN:
+                raise ObstacleError(f"features come from a {type(each).__name__}")
+            if each is not extractor:
+                raise ObstacleError("actor and critic have different features")
+        if space.dtype != np.uint8:
+            raise ObstacleError(f"images are {space.dtype}, not bytes")
+        if not (policy.normalize_images and is_image_space(space)):
+            raise ObstacleError("images are not scaled to [0, 1]")
+        if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
+            raise ObstacleError("the layers of the NatureCNN were replaced")
+        *layers, last = extractor.cnn
+        self._modules, self._layers = nn.Sequential(*layers), cast(list[nn.Conv2d], layers[::2])
+        others, (channels, *size) = [*map(type, layers[1::2]), type(last)], space.shape or ()
+        is_usual = others == [nn.ReLU] * len(self._layers) + [nn.Flatten]
+        if not is_usual or find_shapes(self._layers, (*size, channels)) is None:
+            raise ObstacleError("the native library does not compute these convolutions")
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         """Compute the output of the layers.

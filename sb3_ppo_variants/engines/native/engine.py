@@ -1,8 +1,6 @@
 """The native engine, in C++, and what it recognises."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -11,7 +9,6 @@ from torch import float32, float64
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.native.actor import NativeActor
-from sb3_ppo_variants.engines.native.library import REBUILD, library
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError
@@ -32,10 +29,7 @@ class Native:
         return not plan.kind.has_memory
 
     def check(self, plan: UpdatePlan) -> None:
-        if library() is None:
-            raise ObstacleError(
-                f"there is no native library in {Path(__file__).parent} (install a C++ compiler and, {REBUILD})"
-            )
+        recognised.check_library()
         recognised.check_written_out(plan)
         recognised.check_hooks(plan)
         architecture = Architecture(plan.kind.policy)
@@ -54,9 +48,6 @@ class Native:
             for column, is_shared in zip(plan.old_parameters, architecture.distribution.shared, strict=True):
                 if is_shared and (column != column[0]).any():
                     raise ObstacleError("the standard deviation changed during the rollout")
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return recognised.UntilChanged(NativeActor(model, plan.kind, buffer, n_steps), model, plan)
