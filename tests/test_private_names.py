@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
@@ -26,7 +26,6 @@ from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, n
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.distributions import StateGaussianDistribution
 from sb3_ppo_variants.engines import recognised, sequences, views
-from sb3_ppo_variants.engines.native import normalizing
 
 
 def make() -> gym.Env:
@@ -210,11 +209,6 @@ def test_how_policies_create_their_networks(policy: Any) -> None:
     watched = Watched(BOX, ACTION_SPACES["Discrete"], lambda _: 1e-3, share_features_extractor=False)
     assert watched.mlp_extractor is made[2]
     assert [made[2].latent_dim_pi, made[2].latent_dim_vf] == [64, 64]
-
-
-def test_methods_of_sb3s_vec_normalize() -> None:
-    """``engines.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
-    assert all(callable(getattr(VecNormalize, name, None)) for name in normalizing.REPLACED)
 
 
 def test_hooks_of_pytorch() -> None:

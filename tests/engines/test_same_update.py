@@ -165,19 +165,6 @@ def test_gradients_that_a_callback_has_kept_stay(fast: bool) -> None:
     assert not all(map(th.equal, kept, [parameter.grad for parameter in model.policy.parameters()]))
 
 
-@pytest.mark.parametrize("learn_features", [False, True])
-@pytest.mark.parametrize("name", ["gSDE, plain", "gSDE, one deviation", "gSDE, squashed expln"])
-def test_options_of_gsde(name: str, learn_features: bool, double_precision: Double) -> None:
-    model = model_of(PPOFixedKL, name, kl_coef=3.0, ent_coef=0.02)
-    model.policy.action_dist.learn_features, model.policy.action_dist.epsilon = learn_features, 0.1
-    double_precision(model)
-    assert_same_update(model)
-
-
 def test_options_may_be_flags_of_numpy() -> None:
-    models = []
-    for true in (True, np.True_):
-        model = small(use_sde=True, policy_kwargs={"use_expln": true}, fast=True)
-        model.policy.action_dist.learn_features = true
-        models.append(model.learn(64))
+    models = [small(use_sde=True, policy_kwargs={"use_expln": true}, fast=True).learn(64) for true in (True, np.True_)]
     assert_same_weights(*models)

@@ -69,7 +69,7 @@ template <class T> struct Networks {
     T* d_log_std;
     // Only for state-dependent noise: SB3's options, and what it adds to variances and to the slope of tanh. Actions are
     // squashed by tanh unless the last is negative.
-    int64_t log_std_columns, use_expln, learn_features;
+    int64_t log_std_columns, use_expln;
     double epsilon, squash_epsilon;
 };
 

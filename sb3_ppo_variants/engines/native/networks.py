@@ -307,6 +307,8 @@ class Architecture:
 
 def _fields_of_gsde(distribution: Any, outputs: int) -> dict[str, library.FieldValue]:
     """Return SB3's options of gSDE."""
+    if distribution.learn_features:
+        raise ObstacleError("gSDE learns features")
     squash_epsilon = -1.0  # Actions are not squashed.
     if distribution.bijector is not None:
         if type(distribution.bijector) is not TanhBijector:
@@ -315,7 +317,6 @@ def _fields_of_gsde(distribution: Any, outputs: int) -> dict[str, library.FieldV
     return {
         "log_std_columns": outputs if distribution.full_std else 1,
         "use_expln": int(distribution.use_expln),  # It may be NumPy's.
-        "learn_features": int(distribution.learn_features),
         "epsilon": distribution.epsilon,
         "squash_epsilon": squash_epsilon,
     }
