@@ -142,7 +142,8 @@ def check_adam(optimizer: Optimizer) -> None:
         raise ObstacleError("Adam's step size is a tensor")
     for parameter in group["params"]:
         state = optimizer.state.get(parameter) or {}
-        for moment in [state[name] for name in ("exp_avg", "exp_avg_sq") if name in state]:
+        for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
+            moment = state[name]
             if (moment.dtype, moment.device, moment.shape) != (parameter.dtype, parameter.device, parameter.shape):
                 raise ObstacleError("Adam has moments of another type or shape than the parameters")
 

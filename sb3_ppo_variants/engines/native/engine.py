@@ -56,8 +56,11 @@ class Native:
 def _check_descents(plan: UpdatePlan) -> None:
     """Check that the library can take the steps of Adam, and adapt their size."""
     for descent in plan.descents:
-        states = [descent.optimizer.state.get(each) for each in descent.optimizer.param_groups[0]["params"]]
-        if len({float(state.get("step", 0)) if state else 0.0 for state in states}) > 1:
+        steps = set()
+        for parameter in descent.optimizer.param_groups[0]["params"]:
+            state = descent.optimizer.state.get(parameter)
+            steps.add(float(state.get("step", 0)) if state else 0.0)
+        if len(steps) > 1:
             raise ObstacleError("Adam has made more steps with some parameters than with others")
         if descent.adaptive is not None and type(descent.adaptive).adapted is not KLAdaptive.adapted:
             raise ObstacleError(f"{type(descent.adaptive).__name__} overrides adapted")

@@ -1,7 +1,9 @@
 """Updates with the native library, also of several processes."""
 
 from collections.abc import Mapping
+from functools import partial
 from math import inf
+from operator import itemgetter
 
 import numpy as np
 import torch as th
@@ -48,12 +50,12 @@ class TrainedPart:
         # Only store() puts new states into the optimizer, because the update may be undone.
         self._states = [self._optimizer.state.get(each) or _new_state(each) for each in parameters]
         (group,) = self._optimizer.param_groups
-        self._betas = [float(beta) for beta in group["betas"]]
+        self._betas = [*map(float, group["betas"])]
         self.vector = join(parameters).numpy()
         self.gradient = np.zeros_like(self.vector)
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
-        self._first = join([state["exp_avg"] for state in self._states]).numpy() / (1 - self._betas[0])
-        self._second = join([state["exp_avg_sq"] for state in self._states]).numpy() / (1 - self._betas[1])
+        self._first = join(map(itemgetter("exp_avg"), self._states)).numpy() / (1 - self._betas[0])
+        self._second = join(map(itemgetter("exp_avg_sq"), self._states)).numpy() / (1 - self._betas[1])
         self._steps_before = int(self._states[0]["step"])  # The same for all parameters.
         size, dtype = len(self.vector), self.vector.dtype
         self.adam = library.Adam(
@@ -138,7 +140,7 @@ class NativeUpdate:
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> library.Rollout:
         """Read the rollout in the row order of its buffer, in the type of the networks."""
         distribution, n, dtype = self._architecture.distribution, len(self._advantages), self._dtype
-        observations = map_parts(lambda array: in_rows(buffer, array), buffer.observations)
+        observations = map_parts(partial(in_rows, buffer), buffer.observations)
         features = self._architecture.features.compute(observations, dtype)
         library.fitting(features, "features", dtype, n, self._architecture.features.size)
         actions = self._read(buffer.actions, distribution.action_size)
@@ -153,7 +155,7 @@ class NativeUpdate:
         objective = self._plan.objective
         self._known_parameters = parameters if objective.needs_kl else None
         self._columns = Columns(buffer, self._known_parameters)
-        old = np.ascontiguousarray(np.concatenate([each.numpy() for each in parameters], axis=1), dtype)
+        old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
         per_sample, per_sample_size = None, 0
         if has_term(objective.within) and objective.within.numbers_per_sample:
@@ -242,7 +244,7 @@ class NativeUpdate:
         self, descent: Descent, part: TrainedPart, permutation: np.ndarray, averages: tuple[int | None, int | None]
     ) -> library.Pass:
         """Describe the passes of a descent: what ends them early, and what adapts the step size."""
-        division = divide_work(self._architecture, descent, part.named, self._plan.batch_size)
+        division = divide_work(self._architecture, descent, part, self._plan.batch_size)
         limits: dict[str, float] = {"limit": inf}
         if descent.stop is not None:
             statistic = library.MEASURED.index(descent.stop.statistic)
@@ -307,23 +309,21 @@ class NativeUpdate:
         return kl.value
 
 
-def divide_work(
-    architecture: Architecture, descent: Descent, trained: Mapping[str, nn.Parameter], rows: int
-) -> tuple[int, int, int]:
+def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart, rows: int) -> tuple[int, int, int]:
     """Divide the minibatches of a descent, if they are worth it. Only the number of threads depends on PyTorch's.
 
-    :param trained: the parameters that the descent trains, by name
+    :param part: what the descent trains
     :param rows: states in a minibatch
     :return: the rows of a block, the parameters of a range, and the number of threads
     """
-    size = sum([parameter.numel() for parameter in trained.values()])
+    size = len(part.vector)
     worth = MULTIPLICATIONS * size * rows // WORTH_A_THREAD
     layers = [*architecture.actor * descent.of_policy, *architecture.critic * descent.of_value]
     needed = {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
     if descent.of_policy and architecture.distribution.n_stds:
         needed.add("log_std")
     # Threads have a gradient each of what the descent trains, and no place for other gradients.
-    if worth < 2 or not needed <= trained.keys():
+    if worth < 2 or not needed <= part.named.keys():
         return rows, size, 1
     tasks = (descent.of_policy + descent.of_value) * -(-rows // BLOCK_ROWS)
     return BLOCK_ROWS, RANGE_SIZE, max(1, min(th.get_num_threads(), worth, tasks))
