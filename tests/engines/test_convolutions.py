@@ -183,21 +183,6 @@ def test_images_in_either_order(channels_last: bool) -> None:
     th.testing.assert_close(FirstLayers(policy)(images, np.array([5, 1])), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    compute = FirstLayers.__call__
-
-    def noted(self: FirstLayers, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
-        seen.append(len(rows))
-        return compute(self, images, rows)
-
-    monkeypatch.setattr(FirstLayers, "__call__", noted)
-    env = noise_envs(BOX, FRAMES)
-    PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
-    # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
-    assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
-
-
 class AsNumbers(VecEnvWrapper):
     """Returns the bytes of observations as floating-point numbers, although the space has bytes."""
 

@@ -1,6 +1,5 @@
 """The engine for images makes the same rollouts and updates as the reference."""
 
-import io
 from copy import deepcopy
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, masked_envs
-from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.nn import functional
@@ -95,24 +93,6 @@ def assert_same(reference: Any, fast: Any) -> None:
 def test_rollouts_and_updates(name: str) -> None:
     cls, arguments = CASES[name]
     assert_same(*(updated(cls, fast, **arguments) for fast in (False, True)))
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("cls", [PPO, PPOClip])
-def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
-    file, reference = io.BytesIO(), {} if cls is PPO else {"fast": False}
-    env = noise_envs(BOX, IMAGE, n_envs=3)
-    cls("CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, seed=1, **reference).learn(60).save(file)
-    models = []
-    for fast in (False, True):
-        model: Any = PPOClip.load(io.BytesIO(file.getvalue()), env=noise_envs(BOX, IMAGE, n_envs=3), fast=False)
-        model.set_random_seed(1)
-        collect(model)
-        model.fast = fast
-        np.random.seed(3)
-        model.train()
-        models.append(model)
-    assert_same(*models)
 
 
 def own_forward(policy: Any) -> None:

@@ -97,16 +97,6 @@ def test_what_the_library_computes_is_used() -> None:
     assert library.CONSTANTS["Distributions"].keys() == {*DISTRIBUTIONS.values(), "HYBRID"}
 
 
-@pytest.mark.sampled(4)
-@needs_compiler
-@pytest.mark.parametrize("header", sorted(file.name for file in NATIVE.glob("*.hpp")))
-def test_headers_compile_alone(header: str) -> None:
-    twice = f'#include "{header}"\n' * 2
-    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-I{NATIVE}"]
-    done = subprocess.run([*command, "-x", "c++", "-"], input=twice, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_structures_take_only_what_the_library_reads() -> None:
     numbers = np.zeros((4, 6), np.float32)
     unaligned = np.frombuffer(bytearray(17), np.float32, 4, offset=1)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch as th
-from engine_models import CASES, OWN, SDE, assert_same_update, collected
+from engine_models import OWN, SDE, assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, flat_weights, update
+from helpers import BOX, flat_weights, update
 from sb3_ppo_variants import (
     ApproximateKL,
-    ExactKL,
     KLAdaptive,
     PPOClip,
     PPOCustom,
@@ -90,12 +89,6 @@ def test_updates_do_not_depend_on_the_number_of_threads(name: str) -> None:
     assert_same(with_batches(collected(cls, BOX, **{"n_epochs": 3, **settings})))
 
 
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_whatever_the_actions(space: str) -> None:
-    assert_same(with_batches(collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01, n_epochs=3)))
-
-
 @pytest.mark.usefixtures("each_instruction_set")
 def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself divides these: 300 states are two whole blocks and a part of one."""
@@ -115,28 +108,14 @@ def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPa
     assert {(rows, threads) for rows, _, threads in found} == {(64, 1)}
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("space", ["Box", "MultiDiscrete"])
-def test_divided_updates_are_the_reference(
-    space: str, name: str, n_threads: int, double_precision: Callable[[Any], None]
-) -> None:
-    cls, arguments = CASES[name]
-    model = with_batches(collected(cls, ACTION_SPACES[space], ent_coef=0.02, max_grad_norm=0.05, **arguments))
+@pytest.mark.parametrize("name", SETTINGS)
+def test_divided_updates_are_the_reference(name: str, n_threads: int, double_precision: Callable[[Any], None]) -> None:
+    cls, settings = SETTINGS[name]
+    model = with_batches(collected(cls, BOX, **{"n_epochs": 3, **settings}))
     double_precision(model)
     th.set_num_threads(n_threads)
-    assert_same_update(model)
-
-
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("own", OWN)
-def test_so_they_are_with_objectives_in_python(own: str, double_precision: Callable[[Any], None]) -> None:
-    settings: dict[str, Any] = {"objective": OWN[own], "ent_coef": 0.01, "stop": ExactKL(0.05)}
-    model = with_batches(collected(PPOCustom, BOX, **settings))
-    double_precision(model)
-    th.set_num_threads(3)
     assert_same_update(model)
 
 
