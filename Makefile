@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install native compare table1 train test lint types unit test-slow test-native test-newest fuzz \
-	test-upstream test-upstream-contrib learning throughput throughput-bars stepping cold peers gallery docs \
+	test-upstream test-upstream-contrib learning throughput throughput-bars stepping peers gallery docs \
 	docs-serve docs-links clean
 
 help:  ## List the targets
@@ -113,9 +113,6 @@ throughput-bars: $(INSTALLED)  ## Compare the speed on all workloads that have a
 
 stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments with SB3's (five minutes)
 	$(BIN)/python -m benchmarks stepping
-
-cold: $(INSTALLED)  ## Compare the time and memory of whole processes with SB3's PPO (ten minutes)
-	$(BIN)/python -m benchmarks cold
 
 peers: $(INSTALLED)  ## Compare the speed with other packages, installed into the folder peers (half an hour)
 	$(BIN)/python -m benchmarks peers --install

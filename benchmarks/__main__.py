@@ -7,30 +7,24 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from sb3_ppo_variants.arguments.commandline import Command, run_command
+from sb3_ppo_variants.commandline import Command, run_command
 
 # The module of each tool, by the name of its command.
 TOOLS = {
     "agents": "agents",
     "animations": "animations",
-    "cold": "cold",
-    "cores": "cores",
     "figures": "figures.command",
     "gallery": "gallery",
     "interpolation": "figures.interpolation",
     "kl-estimators": "figures.estimators",
     "parts": "parts",
-    "paths": "paths",
     "peers": "peers",
     "reports": "reports",
-    "rerun": "rerun",
     "robustness": "robustness.command",
     "scaling": "scaling",
-    "scaling-learning": "scaling_learning",
     "stepping": "stepping",
     "threads": "threads",
     "throughput": "throughput",
-    "tuning": "tuning",
     "verdicts": "verdicts",
 }
 

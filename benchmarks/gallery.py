@@ -15,8 +15,8 @@ from joblib import Parallel, delayed
 from benchmarks import agents
 from benchmarks.measuring import Count, add_names
 from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
-from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.arguments.rules import RULES
+from sb3_ppo_variants.arguments import RULES
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import Episodes

@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.commandline import whole_number
-from sb3_ppo_variants.compare.provenance import circumstances
+from sb3_ppo_variants.commandline import whole_number
+from sb3_ppo_variants.compare.records import circumstances
+from sb3_ppo_variants.envs.masks import random_actions
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import random_actions
 
 Result = TypeVar("Result")
 

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Collection
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     **{name: _in_workers(env_id) for name, env_id in IN_WORKERS.items()},
 }
 
-# The packages of each workload besides EnvPool, whose versions are noted.
+# The packages that each workload needs besides EnvPool.
 PACKAGES = {
     "breakout": ("ale_py",),
     "halfcheetah": ("mujoco",),
@@ -212,7 +213,9 @@ def run(options: argparse.Namespace) -> int:
         left = {name: _without(options.without, WORKLOADS[name]) for name in options.workloads}
         packages = {package for name in left for package in PACKAGES[name]}
         packages |= {"envpool"} if any(ENVPOOL in envs for envs in left.values()) else set()
-        made_with = circumstances(*sorted(packages))
+        for package in sorted(packages):
+            import_module(package)  # Raises an error before anything is measured.
+        made_with = circumstances()
         sizes = n_envs, n_steps, options.pairs, options.train
         runs = {name: measure(envs, *sizes, IN_WORKERS.get(name)) for name, envs in left.items()}
         measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "trained": options.train, "runs": runs}

@@ -1,4 +1,8 @@
-"""Measure how fast updates are in several threads, and estimate from that how fast they are in many more."""
+"""Measure how fast updates are in several threads.
+
+Beside them, it measures as many processes that update models of their own at the same time, in one thread each: two
+cores share memory and a clock, so no threads can be expected to be faster than these.
+"""
 
 import argparse
 import json
@@ -43,13 +47,6 @@ WORKLOADS = {
     "halfcheetah-1024": Updated(with_wide_networks(256, batch_size=1024), 16),
     "breakout": Updated(TRAINED["breakout"], 8),
 }
-MANY = (4, 8, 16, 64)
-MODEL = """The model: a share of the update stays in one thread, and all threads divide the rest evenly (Amdahl's law).
-What cores lose to each other, because they share memory, a clock, or even a core (hyper-threading), is measured with
-processes that update models of their own at the same time, in one thread each. The share is fitted to what threads lose
-beyond that: t(n) = s t(1) + (1 - s) p(n) / n, where p(n) is the time of n such processes. The speeds are those of cores
-that lose nothing to each other. There are at most as many threads as a minibatch has parts."""
-
 # The seconds of each run, by the number of threads or processes.
 Seconds: TypeAlias = Mapping[str, Sequence[float]]
 
@@ -109,23 +106,6 @@ def _same_threads_after() -> Iterator[None]:
         th.set_num_threads(before)
 
 
-def serial_share(threads: Seconds, processes: Seconds) -> float:
-    """Fit the share s of t(n) = s t(1) + (1 - s) p(n) / n, by least squares, to the medians of t(n) / t(1).
-
-    :param threads: the times t in so many threads
-    :param processes: the times p of so many processes
-    """
-    alone = np.array(threads["1"])
-    ratios = np.array([np.median(threads[count] / alone) for count in processes])
-    best = np.array([np.median(processes[count] / alone) / int(count) for count in processes])
-    return float(np.clip(((ratios - best) * (1 - best)).sum() / ((1 - best) ** 2).sum(), 0, 1))
-
-
-def predict(share: float, count: int) -> float:
-    """Return how many times as fast as in one thread an update is, by Amdahl's law."""
-    return 1 / (share + (1 - share) / count)
-
-
 def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
     """Return a table of the measured times, and of the speed over one thread and of independent processes."""
     lines = [
@@ -142,35 +122,24 @@ def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
     return lines
 
 
-def model_table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
-    """Return a table of the serial shares, and of the speeds that the model predicts."""
-    lines = [f"| workload | serial share | {' | '.join(f'{n} cores' for n in MANY)} |", "|---" * (2 + len(MANY)) + "|"]
-    for name, measured in runs.items():
-        if measured["processes"]:
-            share = serial_share(measured["threads"], measured["processes"])
-            speeds = (f"{predict(share, min(n, WORKLOADS[name].most)):.1f}" for n in MANY)
-            lines.append(f"| {name} | {share:.1%} | {' | '.join(speeds)} |")
-    return lines
-
-
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=7)
     parser.add_argument("--threads", action=Count, default=count_cores(), help="most threads (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="print the tables of such a file, without measuring")
+    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure and print the table of the measured times and that of the model."""
+    """Measure and print the table."""
     make_folders(options.json)
     if options.report is None:
         most = {name: min(options.threads, WORKLOADS[name].most) for name in options.workloads}
         runs = {name: measure(name, doubled_up_to(count), options.pairs) for name, count in most.items()}
-        measured = {**circumstances("mujoco", "ale_py"), "runs": runs}
+        measured = {**circumstances(), "runs": runs}
     else:
         measured = reported(options.report, "runs", of_each=("threads", "processes"))
-    print("\n".join([*table(measured["runs"]), "", *model_table(measured["runs"]), "", MODEL]))
+    print("\n".join(table(measured["runs"])))
     if options.json is not None:
         options.json.write_text(json.dumps(measured) + "\n")
     return 0

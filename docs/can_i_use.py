@@ -24,7 +24,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.engines.choice import choose
-from sb3_ppo_variants.guards.masks import choices
+from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import Processes
 

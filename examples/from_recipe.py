@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.processes import current, init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, evaluate, recipe, train

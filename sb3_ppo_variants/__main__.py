@@ -2,7 +2,7 @@
 
 import sys
 
-from sb3_ppo_variants.arguments.commandline import run_command
+from sb3_ppo_variants.commandline import run_command
 from sb3_ppo_variants.compare.options import COMMANDS
 
 

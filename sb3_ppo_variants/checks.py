@@ -13,27 +13,19 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.checks import check_observations, check_start
-from sb3_ppo_variants.arguments.rules import LEARN_RULES, check_arguments, check_spaces
-from sb3_ppo_variants.collector import Steps
-from sb3_ppo_variants.engines.native.library import native_test
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, NonFiniteError
-from sb3_ppo_variants.guards import masks
-from sb3_ppo_variants.guards.capabilities import inner
-from sb3_ppo_variants.guards.interrupts import interrupts_can_be_held
-from sb3_ppo_variants.guards.outputs import Watch, show
-from sb3_ppo_variants.guards.stepping import check_seen, guard_envs
-from sb3_ppo_variants.layout import Actions, parts_of
+from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
+from sb3_ppo_variants.envs import masks
+from sb3_ppo_variants.envs.checked import checked_outputs
+from sb3_ppo_variants.envs.outputs import OutputCheck
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, NonFiniteError
+from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.families import first_state, kind_of
 from sb3_ppo_variants.policies.kind import without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
-
-# Their wrappers return what they should.
-KNOWN_PACKAGES = ("stable_baselines3", "sb3_ppo_variants")
+from sb3_ppo_variants.spaces import check_action_space, check_observation_space
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
@@ -81,9 +73,8 @@ def checked_env(
         return None
     made = env if isinstance(env, VectorEnv) else maybe_make_env(env, verbose)
     wrapped = SavedAlgorithm._wrap_env(made, verbose)
-    check_spaces(wrapped.action_space, use_sde)
-    check_start("action", wrapped.action_space)
-    check_observations(policy, wrapped.observation_space, policy_kwargs)
+    check_action_space(wrapped.action_space, use_sde)
+    check_observation_space(policy, wrapped.observation_space, policy_kwargs)
     return wrapped
 
 
@@ -146,69 +137,27 @@ def settings_kept() -> Iterator[None]:
 
 @contextmanager
 def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
-    """Check the environments while the context is active, and name the cause of errors that follow from bad numbers.
+    """Check what the environments return while the context is active, and name the cause and the step of errors.
 
     After another ``ValueError`` or ``RuntimeError``, the parameters and the last observations are checked. If one of
     them is not finite, that is reported instead of the original error.
     """
+    assert model.env is not None
     try:
-        with guard_envs(model, native_test):
-            yield
-    except EnvOutputError:
+        try:
+            with checked_outputs(model.env):
+                yield
+        except EnvOutputError:
+            raise
+        except (ValueError, RuntimeError):
+            check_finite_parameters(model.policy)
+            if model._last_obs is not None:
+                OutputCheck(model.observation_space, model.n_envs).numbers(model._last_obs)
+            raise
+    except GuardError as error:
+        if error.step is None and (error.env_index is not None or isinstance(error, EnvOutputError)):
+            error.step = model.num_timesteps
         raise
-    except (ValueError, RuntimeError):
-        check_finite_parameters(model.policy)
-        check_seen(model)
-        raise
-
-
-class WrappedSteps:
-    """Steps environments, and checks the types and shapes of what wrappers of a user make of their outputs.
-
-    NumPy would broadcast others, such as one reward for all environments.
-
-    :param steps: steps the environments
-    :param model: the model, whose last observations are checked, too
-    :raises EnvOutputError: if they have another type or shape
-    """
-
-    def __init__(self, steps: Steps, model: OnPolicyAlgorithm):
-        self.num_envs, self._steps = steps.num_envs, steps
-        self._watch = Watch(model)
-        self._shapes = {path: (self.num_envs, *part.shape) for path, part in parts_of(model.observation_space)}
-        self._check_observations(model._last_obs)
-
-    def step(self, actions: Actions) -> VecEnvStepReturn:
-        """Step the environments.
-
-        :raises EnvOutputError: if an output has another type or shape
-        """
-        observations, rewards, dones, infos = self._steps.step(actions)
-        self._check_observations(observations)
-        for quantity, array, of in (("reward", rewards, "a number"), ("done", dones, "True or False")):
-            if not isinstance(array, np.ndarray) or array.shape != (self.num_envs,):
-                self._watch.refuse(quantity, show(array), f"an array with {of} for each environment", None)
-        return observations, rewards, dones, infos
-
-    def _check_observations(self, observations: object) -> None:
-        shapes = {path: part.shape for path, part in parts_of(observations) if isinstance(part, np.ndarray)}
-        if shapes != self._shapes:
-            found = show(observations)
-            if isinstance(observations, np.ndarray):
-                found = f"an array of shape {observations.shape}"
-            keys = {path: f" at {'.'.join(map(str, path))!r}" if path else "" for path in self._shapes}
-            wanted = " and ".join(f"an array of shape {shape}{keys[path]}" for path, shape in self._shapes.items())
-            self._watch.refuse("observation", found, wanted, None)
-
-
-def checked_steps(steps: Steps, model: OnPolicyAlgorithm) -> Steps:
-    """Return what steps the environments of a model, with checks if wrappers of a user take part."""
-    env = model.env
-    while env is not None and (below := inner(env)) is not None:
-        if type(env).__module__.partition(".")[0] not in KNOWN_PACKAGES:
-            return WrappedSteps(steps, model)
-        env = below
-    return steps
 
 
 def check_prediction(

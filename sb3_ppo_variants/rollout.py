@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSamples
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
@@ -85,7 +85,9 @@ def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[
 
     :return: the minibatches and their rows, which are ``None`` if the buffer reads them in another way
     """
-    read_rows = buffer._get_samples
+    read_rows: Callable[..., Read] = buffer._get_samples
+    if type(buffer)._get_samples is RolloutBuffer._get_samples:
+        read_rows = partial(_take_rows, buffer)
     drawn: list[np.ndarray] = []
 
     def read_and_note(rows: np.ndarray, *more: Any) -> Any:
@@ -98,6 +100,16 @@ def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[
             yield minibatch, drawn.pop() if drawn else None
     finally:
         del buffer._get_samples
+
+
+def _take_rows(buffer: RolloutBuffer, rows: np.ndarray) -> RolloutBufferSamples:
+    """Read what SB3's buffer of arrays reads, but copy each number once instead of up to three times."""
+
+    def take(array: np.ndarray) -> th.Tensor:
+        return buffer.to_torch(array.take(rows, axis=0), copy=False)
+
+    columns = (take(array).flatten() for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns))
+    return RolloutBufferSamples(take(buffer.observations), take(buffer.actions).float(), *columns)
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:

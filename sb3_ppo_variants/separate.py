@@ -10,8 +10,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.checks import check_names
-from sb3_ppo_variants.arguments.rules import COUNT, NON_NEGATIVE, NORM, current_value
+from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, check_names, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.policies.families import first_state
 from sb3_ppo_variants.saving import register_plain
@@ -97,7 +96,7 @@ class SeparateUpdates(Updates):
         }
 
 
-register_plain("SeparateUpdates", SeparateUpdates)
+register_plain(SeparateUpdates)
 
 
 def separate(arguments: dict[str, Any]) -> SeparateUpdates:

@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.guards.interrupts import HELD
+from sb3_ppo_variants.interrupts import HELD
 
 
 class Snapshot(AbstractContextManager["Snapshot"]):

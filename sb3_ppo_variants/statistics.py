@@ -4,7 +4,7 @@
 enumeration ``Statistics`` of ``interface.hpp``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,35 +15,21 @@ from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.processes import Processes
 
 
-def mean(values: np.ndarray, last_epoch: int) -> float:
-    """Average over all minibatches of a descent."""
-    return float(values.mean())
-
-
-def mean_of_last_epoch(values: np.ndarray, last_epoch: int) -> float:
-    """Average over the minibatches of the last epoch."""
-    return float(values[last_epoch:].mean())
-
-
-def last(values: np.ndarray, last_epoch: int) -> float:
-    """Take that of the last minibatch."""
-    return float(values[-1])
-
-
 @dataclass(frozen=True)
 class Statistic:
     """A number that is measured on each minibatch.
 
     :param name: its name in the code
     :param logged_as: what ``train/...`` it is logged as, SB3's name where SB3 logs it; ``None`` if it is not logged
-    :param over_minibatches: reduces the values of a descent, shape ``(minibatches,)``, to what is logged
+    :param over_minibatches: how the values of a descent are reduced: to their mean, the mean of the last epoch's, or
+        the last
     :param over_processes: how the processes that train together reduce it
     :param must_be_finite: whether an update with another value is an error
     """
 
     name: str
     logged_as: str | None = None
-    over_minibatches: Callable[[np.ndarray, int], float] = mean
+    over_minibatches: Literal["mean", "mean of last epoch", "last"] = "mean"
     over_processes: Literal["mean", "max"] = "mean"
     must_be_finite: bool = False
 
@@ -55,9 +41,9 @@ STATISTICS: Mapping[str, Statistic] = {
         Statistic("policy_loss", "policy_gradient_loss", must_be_finite=True),
         Statistic("value_loss", "value_loss", must_be_finite=True),
         Statistic("entropy_loss", "entropy_loss", must_be_finite=True),
-        Statistic("loss", "loss", last, must_be_finite=True),
+        Statistic("loss", "loss", "last", must_be_finite=True),
         Statistic("gradient", must_be_finite=True),  # Its norm, before it is clipped.
-        Statistic("approx_kl", "approx_kl", mean_of_last_epoch),
+        Statistic("approx_kl", "approx_kl", "mean of last epoch"),
         Statistic("kl"),
         Statistic("ratio_deviation"),
         Statistic("clip_fraction", "clip_fraction"),
@@ -114,19 +100,10 @@ class MinibatchStatistics:
 
     def logged(self) -> dict[str, float]:
         """Compute what is logged, by SB3's names."""
-        return {
-            statistic.logged_as: statistic.over_minibatches(self.values[name], self.last_epoch)
-            for name, statistic in STATISTICS.items()
-            if statistic.logged_as is not None and name in self.values
-        }
-
-
-def logged_statistics(descents: Sequence[MinibatchStatistics]) -> dict[str, float]:
-    """Compute SB3's ``train/*`` values of an update by name.
-
-    If policy and value have separate descents, ``train/loss`` is the sum of their last losses.
-    """
-    each = [descent.logged() for descent in descents]
-    values = {name: value for logged in each for name, value in logged.items()}
-    losses = [logged["loss"] for logged in each if "loss" in logged]
-    return values | ({"loss": sum(losses)} if losses else {})
+        logged: dict[str, float] = {}
+        for name, values in self.values.items():
+            statistic = STATISTICS[name]
+            if statistic.logged_as is not None:
+                first = {"mean": 0, "mean of last epoch": self.last_epoch, "last": -1}[statistic.over_minibatches]
+                logged[statistic.logged_as] = float(values[first:].mean())
+        return logged

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sb3_ppo_variants.arguments.rules import ABOVE_ONE, POSITIVE, one_of
+from sb3_ppo_variants.arguments import ABOVE_ONE, POSITIVE, one_of
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.saving import register_plain
 
@@ -85,4 +85,4 @@ class KLAdaptive:
         return replace(self, learning_rate=learning_rate)
 
 
-register_plain("KLAdaptive", KLAdaptive)
+register_plain(KLAdaptive)

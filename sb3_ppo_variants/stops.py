@@ -6,7 +6,7 @@ Each is checked on a minibatch before its step. If several processes train toget
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, one_of
+from sb3_ppo_variants.arguments import NON_NEGATIVE, one_of
 from sb3_ppo_variants.errors import ArgumentError
 
 ENDS = one_of("update", "epoch")

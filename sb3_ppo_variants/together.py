@@ -16,9 +16,9 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.logger import Logger
 
-from sb3_ppo_variants.arguments.rules import describe
+from sb3_ppo_variants.arguments import describe
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes.moments import Contribution
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES

@@ -19,7 +19,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.rules import current_value
+from sb3_ppo_variants.arguments import current_value
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
 from sb3_ppo_variants.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.losses import ValueLoss

@@ -4,22 +4,23 @@ import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, statistics, tables
-from sb3_ppo_variants.compare.backends import Pool
+from sb3_ppo_variants.compare import records, statistics
 from sb3_ppo_variants.compare.command import make_plans
 from sb3_ppo_variants.compare.options import add_compare
 from sb3_ppo_variants.compare.plan import Plan
 from sb3_ppo_variants.compare.records import RANDOM
+from sb3_ppo_variants.compare.runs import Pool
 
 CONDITIONS: dict[str, Any] = {
     "preset": None, "timesteps": 100, "entry": None, "file": None, "parameters": {}, "normalize": None, "anneal": None,
 }  # fmt: skip
-CIRCUMSTANCES = ["versions", "machine", "numerics", "vec_env", "modules", "commit", "wall_seconds", "cpu_seconds"]
+CIRCUMSTANCES = ["versions", "machine", "numerics", "vec_env", "commit", "wall_seconds", "cpu_seconds"]
 ALGOS = ["--algos", "ppo_clip", "ppo_unclipped"]
 SHORT = ["--seeds", "1", "--timesteps", "512", "--jobs", "2"]
 
@@ -51,13 +52,6 @@ RECORDS = [
 def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.RANDOM_DIVISIONS) -> float:
     """Return the p value of a single pair of settings."""
     return float(statistics.p_values([(one, other)], samples)[0])
-
-
-def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
-    """Return the verdict on the scores of some settings."""
-    order = statistics.rank(arrays, statistics.differences(arrays))
-    few = tables.too_few([len(own) for own in arrays.values()], next(iter(arrays.values())).shape[1])
-    return tables.verdict(order, few, bool(incomplete))
 
 
 def write(folder: Path, found: list[records.Record]) -> None:
@@ -98,6 +92,14 @@ def contents(out: Path) -> dict[str, dict[str, object]]:
 
 def files(out: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in (out / "records").glob("*.json")}
+
+
+def report_of(found: list[Any], *arguments: str) -> str:
+    """Return the report on records, without the spaces that align the columns of its tables."""
+    with TemporaryDirectory() as folder:
+        write(Path(folder), found)
+        assert main(["report", "--out", folder, *arguments]) == 0
+        return text_of(Path(folder, "report.md"))
 
 
 class Lost(Exception):

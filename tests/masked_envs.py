@@ -52,14 +52,6 @@ class MaskedNoiseEnv(NoiseEnv):
         return observation, reward, ended and self._length % 2 == 0, ended and self._length % 2 == 1, info
 
 
-class ChangingMaskEnv(MaskedNoiseEnv):
-    """Draws a new mask whenever it is asked for one."""
-
-    def action_masks(self) -> Any:
-        self._draw()
-        return self.masks
-
-
 def masked_envs(
     action_space: spaces.Space,
     observation_space: spaces.Space = VECTOR,

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import assert_same_update, collected
 from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
-from resuming import exact
 from stable_baselines3.common.distributions import DiagGaussianDistribution
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecMonitor
 from test_asymmetric import KEYS, SPACE
@@ -23,8 +20,8 @@ from torch import nn
 from torch.distributions import AffineTransform, Beta, Independent, Normal, TanhTransform, TransformedDistribution
 from torch.distributions.kl import kl_divergence
 
-from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from helpers import BOX, DICT, IMAGE, VARIANTS, assert_same_policy, noise_envs, small
+from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.policies.head import BoxActions
 
 NAMES: dict[str, dict[str, Any]] = {
@@ -97,57 +94,10 @@ def test_rollouts_and_their_kl_are_those_of_a_plain_loop(name: str, cls: Any, me
     assert model.logger.name_to_value["train/kl"] == pytest.approx(kl, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_asymmetric_actor_draws_from_the_distribution(name: str) -> None:
-    model = made("keys", NAMES[name], fast=False)
-    model.train = lambda: None
-    policy = model.learn(48).policy
-    (batch,) = model.rollout_buffer.get()
-    seen = batch.observations
-    gear, sensors = nn.functional.one_hot(seen["gear"].long().flatten(), 4).float(), seen["sensors"].flatten(1)
-    with th.no_grad():
-        outputs = policy.action_net(policy.mlp_extractor.policy_net(th.cat([gear, sensors], dim=1)))
-    drawn, _ = from_pytorch(name, outputs, policy)
-    th.testing.assert_close(batch.old_log_prob, drawn.log_prob(batch.actions), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("of", POLICIES)
 def test_the_default_is_the_gaussian_of_the_policy(of: str) -> None:
     wanted, got = (made(of, drawn, fast=False).learn(48) for drawn in ({}, {"distribution": "gaussian"}))
     assert_same_policy(got, wanted)
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("of", POLICIES)
-def test_actions_files_and_paths(of: str, name: str, weights_only: bool) -> None:
-    reference, model = (made(of, NAMES[name], PPOFixedKL, fast=fast).learn(48) for fast in (False, "auto"))
-    seen = model.env.observation_space.sample()
-    assert all(WIDE.contains(model.predict(seen)[0]) for _ in range(5))
-    loaded: Any = PPOFixedKL.load(save(model), env=model.env, weights_only=weights_only)
-    assert_same_policy(loaded, model)
-    wanted, got = (each.predict(seen, deterministic=True)[0] for each in (model, loaded))
-    np.testing.assert_array_equal(got, wanted)
-    assert np.isfinite(evaluate_policy(loaded, loaded.env, 2)).all()
-    if of != "keys":  # The native library draws other actions than PyTorch.
-        for ours, theirs in zip(model.policy.parameters(), reference.policy.parameters(), strict=True):
-            th.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("name", NAMES)
-def test_the_native_library_computes_them_with_keys(name: str, double_precision: Any) -> None:
-    model = collected(PPOFixedKL, BOX, SPACE, "MultiInputPolicy", policy_kwargs={**KEYS, **NAMES[name]}, ent_coef=0.1)
-    double_precision(model)
-    assert_same_update(model)
-
-
-@pytest.mark.parametrize("of", ["LSTM and keys", pytest.param("GRU", marks=pytest.mark.slow)])
-def test_interrupted_runs_resume_exactly(of: str, tmp_path: Path) -> None:
-    policy, observations, kwargs = POLICIES[of]
-    kwargs = {**kwargs, **NAMES["beta"]}
-    exact(PPOAdaptiveKL, lambda: ragged_envs(WIDE, observations), tmp_path, 110, policy=policy, policy_kwargs=kwargs)
 
 
 def test_hybrid_actions_of_an_asymmetric_policy_with_a_memory() -> None:

@@ -22,7 +22,7 @@ import sb3_ppo_variants
 from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.checks import settings_kept
-from sb3_ppo_variants.guards.interrupts import HELD
+from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL
 from sb3_ppo_variants.snapshot import Snapshot
 

@@ -99,35 +99,6 @@ def test_the_table_names_every_argument() -> None:
     assert rows().keys() == arguments - {"policy", "env", "_init_setup_model"}
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("name", rows())
-def test_here(name: str) -> None:
-    cls = OF_CLASS.get(name, PPOClip)
-    explores: dict[str, Any] = {"use_sde": True} if name == "sde_sample_freq" else {}
-    says = rows()[name][1]
-    if says.startswith("an error"):
-        with pytest.raises(ArgumentError, match=f"^{name}="):
-            trained(make(cls), **{name: VALUES[name]})
-    elif name not in ELSEWHERE:
-        set_later, never_set = trained(make(cls, **explores), **{name: VALUES[name]}), trained(make(cls, **explores))
-        assert not th.equal(set_later, never_set)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [name for name in rows() if rows()[name][0]])
-def test_in_sb3(name: str) -> None:
-    says, value = rows()[name][0], VALUES[name]
-    explores: dict[str, Any] = {"use_sde": True} if name == "sde_sample_freq" else {}
-    if name in ELSEWHERE - {"stats_window_size"} or "or ignored" in says:
-        return
-    if "`TypeError`" in says or "`AssertionError`" in says:
-        with pytest.raises((TypeError, AssertionError)):
-            trained(make(PPO), **{name: value})
-        return
-    changes = not th.equal(trained(make(PPO, **explores), **{name: value}), trained(make(PPO, **explores)))
-    assert changes == (not says.startswith("ignored"))
-
-
 def set_in_sb3(model: Any, name: str, value: Any) -> None:
     """Set an argument of SB3's PPO so that it takes effect."""
     setattr(model, name, value)
@@ -145,25 +116,6 @@ def test_a_new_value_counts_as_if_it_had_been_passed(name: str) -> None:
     assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), expected)
 
 
-def test_gamma_of_a_rollout_under_way_stays() -> None:
-    """A callback that sets it after the first step of the second rollout counts from the third on."""
-    calls = 0
-
-    def callback(found: Any, _: Any) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls == 17:
-            found["self"].gamma = 0.5
-        return True
-
-    ours = make(PPOClip).learn(4 * STEPS, callback)
-    theirs = make(PPO).learn(2 * STEPS)
-    set_in_sb3(theirs, "gamma", 0.5)
-    theirs.learn(2 * STEPS, reset_num_timesteps=False)
-    pairs = zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True)
-    assert all(th.equal(one, other) for one, other in pairs)
-
-
 @pytest.mark.parametrize("set_first", [True, False])
 def test_the_window_of_the_statistics(set_first: bool) -> None:
     model = make(PPOClip)
@@ -175,24 +127,3 @@ def test_the_window_of_the_statistics(set_first: bool) -> None:
     assert not hasattr(PPO, "stats_window_size")
     with pytest.raises(ArgumentError, match=r"^stats_window_size=0 is not allowed"):
         model.stats_window_size = 0
-
-
-def test_a_dict_that_changes_in_place() -> None:
-    model = make(PPOClip, policy_kwargs={"net_arch": [4]})
-    model.policy_kwargs["net_arch"] = [8]
-    with pytest.raises(ArgumentError, match=r"^policy_kwargs="):
-        model.learn(STEPS)
-
-
-@pytest.mark.parametrize("name", ["learning_rate", "gamma", "gae_lambda"])
-def test_load_passes_new_values(name: str, tmp_path: Path) -> None:
-    make(PPOClip).save(tmp_path / "model")
-    loaded = PPOClip.load(tmp_path / "model", noise_envs(BOX), **{name: VALUES[name]})
-    found = loaded.lr_schedule(0.5) if name == "learning_rate" else getattr(loaded.rollout_buffer, name)
-    assert found == VALUES[name]
-
-
-def test_a_device_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="^device='cuda:1' is not available: training on device='cpu' instead"):
-        assert make(PPOClip, device="cuda:1").device == th.device("cpu")

@@ -1,7 +1,6 @@
 """Policies whose continuous actions come from other distributions: what fits, what is stored, saved and resumed."""
 
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -9,26 +8,22 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from resuming import exact, pendulums
 from stable_baselines3.common.distributions import kl_divergence
-from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import (
     BOX,
     DICT,
     IMAGE,
-    VARIANTS,
     NoiseEnv,
     assert_same_policy,
     assert_same_weights,
     collect,
     noise_envs,
-    save,
     small,
 )
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOFixedKL
+from sb3_ppo_variants import ArgumentError, PPOFixedKL
 from sb3_ppo_variants.distributions import Beta, SquashedGaussian
-from sb3_ppo_variants.policies.head import BoxActions, BoxPolicy
+from sb3_ppo_variants.policies.head import BoxActions
 
 DISTRIBUTIONS: dict[str, dict[str, Any]] = {
     "gaussian of state": {"distribution": "gaussian", "std": "state"},
@@ -74,31 +69,6 @@ def test_stored_predicted_and_taken_actions_agree(name: str, fast: bool) -> None
         np.testing.assert_array_equal(model.policy.unscale_action(np.full((1, 3), extreme, np.float32)), bound)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("name", ["squashed", "beta"])
-@pytest.mark.parametrize(("dtype", "end"), [(np.int8, 100), (np.int16, 20_000), (np.int32, 2**31 - 1)])
-def test_integers_whose_bounds_are_far_apart(dtype: Any, end: int, name: str, fast: bool) -> None:
-    env = noise_envs(spaces.Box(-end, end, (2,), dtype))
-    model = small(env=env, policy_kwargs=DISTRIBUTIONS[name], fast=fast)
-    scaled = model.policy.unscale_action(np.array([[-1, 0], [1, 0.5]]))
-    np.testing.assert_allclose(scaled, np.array([[-end, 0], [end, end / 2]]))
-
-    def scaled_to_the_bounds(found: dict[str, Any], _: object) -> bool:
-        np.testing.assert_allclose(found["clipped_actions"], found["actions"] * end, atol=1e-6 * end)
-        return True
-
-    model.learn(32, callback=scaled_to_the_bounds)
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_gsde_refuses_bounds_whose_difference_wraps(fast: bool) -> None:
-    """SB3 scales actions of a space from -100 to 100 to numbers that reach from -156 to -100."""
-    arguments: dict[str, Any] = {"use_sde": True, "policy_kwargs": {"squash_output": True}, "fast": fast}
-    with pytest.raises(ArgumentError, match="so far apart for their type"):
-        small(env=noise_envs(spaces.Box(-100, 100, (2,), np.int8)), **arguments).learn(32)
-    small(env=noise_envs(spaces.Box(-60, 60, (2,), np.int8)), **arguments).learn(32)
-
-
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("observations", [IMAGE, DICT], ids=["CnnPolicy", "MultiInputPolicy"])
 def test_images_and_dictionaries(observations: Any, name: str) -> None:
@@ -141,34 +111,6 @@ def test_the_update_is_the_equations(name: str, fast: bool) -> None:
     for new, wanted, old in zip(model.policy.parameters(), expected.parameters(), before.parameters(), strict=True):
         th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
         assert (new - old).abs().max() > 1e-4
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-@pytest.mark.parametrize("cls", VARIANTS)
-def test_files_hold_the_distribution(cls: Any, name: str) -> None:
-    model = small(cls, policy_kwargs=DISTRIBUTIONS[name]).learn(64)
-    loaded = cls.load(save(model), env=model.env, weights_only=True)
-    assert_same_policy(loaded, model)
-    assert type(loaded.policy.action_dist) is type(model.policy.action_dist)
-    assert loaded.policy_kwargs == model.policy_kwargs
-    loaded.learn(32)
-
-
-@pytest.mark.parametrize("name", ["squashed of state", "beta"])
-def test_policies_save_themselves(name: str, tmp_path: Path) -> None:
-    model = small(policy_kwargs=DISTRIBUTIONS[name])
-    model.policy.save(tmp_path / "policy")
-    loaded = BoxPolicy.load(str(tmp_path / "policy"))
-    assert loaded.drawn_from == model.policy.drawn_from and loaded.squash_output
-    th.testing.assert_close(loaded.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_interrupted_runs_resume_exactly(name: str, fast: bool, tmp_path: Path) -> None:
-    exact(PPOAdaptiveKL, lambda: VecNormalize(pendulums()), tmp_path, fast=fast, policy_kwargs=DISTRIBUTIONS[name])
 
 
 def test_state_dependent_standard_deviations_begin_at_log_std_init() -> None:

@@ -17,14 +17,11 @@ from stable_baselines3.common.callbacks import (
     StopTrainingOnNoModelImprovement,
     StopTrainingOnRewardThreshold,
 )
-from stable_baselines3.common.env_util import make_vec_env
 
 from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import CallbackError, ExactCheckpointCallback
 from sb3_ppo_variants.callbacks import Supervised
 from sb3_ppo_variants.collector import Told
-from sb3_ppo_variants.evaluation import MaskedEvalCallback
-from sb3_ppo_variants.recipes.training import Episodes
 
 
 class Answers(BaseCallback):
@@ -185,34 +182,6 @@ def test_locals_are_what_the_policy_computed(fast: bool) -> None:
     small(fast=fast, n_steps=16).learn(64, Evaluates())
 
 
-def test_an_evaluation_with_masks_is_told_nothing() -> None:
-    evaluation = MaskedEvalCallback(NoiseEnv(BOX), verbose=0)
-    assert Supervised(evaluation, progress_bar=False).told is Told.NOTHING
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_some_callbacks_are_told_only_of_the_environments(fast: bool) -> None:
-    """Episodes of ``NoiseEnv`` end after 7 steps."""
-    count, episodes, reads = StopTrainingOnMaxEpisodes(99), Episodes(), Reads()
-    env = make_vec_env(lambda: NoiseEnv(BOX), n_envs=2)
-    small(fast=fast, env=env, n_steps=16).learn(32, [count, episodes])
-    assert count.n_episodes == len(episodes.returns) == 4 and episodes.ends == [14, 14, 28, 28]
-    assert "rewards" in count.locals and "log_probs" not in count.locals
-    small(fast=fast, env=env, n_steps=16).learn(32, [count, reads])
-    assert "rewards" in count.locals and "log_probs" in count.locals and reads.steps == [*range(16)]
-
-
-def test_functions_may_read_locals() -> None:
-    found: list[int] = []
-
-    def note(locals_: dict[str, Any], globals_: dict[str, Any]) -> bool:
-        found.append(locals_["n_steps"])
-        return True
-
-    small(fast=True, n_steps=16).learn(32, [evaluates(), note])
-    assert found == [*range(16)]
-
-
 class Raises(Answers):
     """Raises an error at a given place."""
 
@@ -276,31 +245,3 @@ def test_an_error_in_an_environment_passes_on(error: BaseException, fast: bool) 
     # Training continues normally.
     assert trained.learn(32, callback).num_timesteps == 32
     assert (callback.started, callback.ended) == (2, 2)
-
-
-def test_the_progress_bar_is_closed() -> None:
-    pytest.importorskip("tqdm")
-    pytest.importorskip("rich")
-
-    class Keeps(Answers):
-        def _on_rollout_end(self) -> None:
-            raise KeyboardInterrupt
-
-    callback = Keeps()
-    with pytest.raises(KeyboardInterrupt):
-        small().learn(64, callback, progress_bar=True)
-    bar = callback.locals["callback"].callbacks[-1].pbar
-    assert bar.disable or bar.n == 32
-
-
-def test_one_that_fails_to_start_does_not_end() -> None:
-    class Unstartable(Answers):
-        def _on_training_start(self) -> None:
-            raise OSError
-
-    earlier, callback, later = Answers(), Unstartable(), Answers()
-    with pytest.raises(OSError):
-        small().learn(64, [earlier, callback, later])
-    assert callback.ended == 0
-    # Those that had started before may have something open.
-    assert (earlier.started, earlier.ended) == (1, 1) and (later.started, later.ended) == (0, 0)

@@ -11,8 +11,8 @@ import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 
-from helpers import BOX, VARIANTS, flat_weights, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, SeparateUpdates
+from helpers import BOX, VARIANTS, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip
 
 NAN = float("nan")
 N_STEPS, N_ENVS = 16, 2
@@ -101,41 +101,10 @@ def test_set_before_learn(name: str, value: Any, cls: Any, fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_one_of_a_variant(fast: bool) -> None:
-    trained = model(fast, PPOAdaptiveKL).learn(32)
-    trained.desired_kl = 0.0
-    with pytest.raises(ArgumentError, match=r"^desired_kl=0.0 is not allowed; allowed: "):
-        trained.learn(64)
-
-
-@pytest.mark.parametrize("fast", [False, True])
 def test_good_values_take_effect(fast: bool) -> None:
     trained = model(fast).learn(32)
     trained.n_epochs, trained.batch_size = 5, 4
     assert trained.learn(64)._n_updates == 2 + 2 * 5
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize(("given", "later"), [(SeparateUpdates(), None), (None, SeparateUpdates())])
-def test_updates_that_need_other_optimizers(given: Any, later: Any, fast: bool, tmp_path: Path) -> None:
-    trained = model(fast, updates=given).learn(32)
-    trained.updates, before = later, deepcopy(trained.get_parameters())
-    message = (
-        f"updates={later} does not fit the optimizers of this model, which was created with updates={given}: create"
-    )
-    with pytest.raises(ArgumentError, match=f"^{re.escape(message)} a new model"):
-        trained.learn(64)
-    assert_unchanged(trained, before)
-    trained.updates = given
-    trained.learn(64).save(tmp_path / "model")
-    assert PPOClip.load(tmp_path / "model").updates == given
-
-
-def test_updates_that_need_the_same_optimizers() -> None:
-    trained = model(False, updates=SeparateUpdates()).learn(32)
-    for n, updates in ((5, SeparateUpdates(value_epochs=5)), (7, {"value_epochs": 7})):
-        trained.updates = updates
-        assert trained.learn(32).logger.name_to_value["train/value_epochs"] == n
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -160,32 +129,6 @@ def test_learn_within_learn(place: str, fast: bool) -> None:
         trained.learn(128, callback)
     assert_unchanged(trained, callback.before)
     assert trained.learn(64, reset_num_timesteps=False).num_timesteps > 64
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_training_continues_after_a_refused_learn(place: str, fast: bool) -> None:
-    def try_to_learn(outer: Any) -> None:
-        with pytest.raises(RuntimeError, match="that is being trained"):
-            outer.learn(32)
-
-    trained = model(fast).learn(128, At(place, try_to_learn))
-    assert th.equal(flat_weights(trained), flat_weights(model(fast).learn(128)))
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_copy_may_learn_meanwhile(fast: bool) -> None:
-    def train_copy(outer: Any) -> None:
-        states = np.random.get_state(), th.get_rng_state()
-        copied = deepcopy(outer)
-        copied.set_env(noise_envs(BOX))
-        copied.learn(32)
-        np.random.set_state(states[0])
-        th.set_rng_state(states[1])
-
-    expected = model(fast).learn(64).get_parameters()
-    got = model(fast).learn(64, At("step", train_copy)).get_parameters()
-    th.testing.assert_close(got["policy"], expected["policy"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import BOX, LogRecorder, collect, noise_envs, small, update
+from helpers import BOX, LogRecorder, noise_envs, small
 from sb3_ppo_variants import (
     ArgumentError,
     Batch,
@@ -19,11 +19,9 @@ from sb3_ppo_variants import (
     PickledValueError,
     PPOClip,
     PPOCustom,
-    SeparateUpdates,
     SquaredError,
 )
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
-from sb3_ppo_variants.statistics import LOGGED
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
@@ -73,21 +71,6 @@ def test_it_follows_the_progress_and_keeps_its_state() -> None:
     assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0075, 0.005, 0.0025, 0.0])
     assert [update["train/updates"] for update in log.updates] == [0, 1, 2, 3]
     assert model.objective.updates == 4
-
-
-def test_the_progress_ends_at_zero() -> None:
-    log = LogRecorder()
-    make(Hinge(0.01)).learn(100, callback=log)  # The second rollout of 64 steps takes 28 more than requested.
-    assert [update["train/bound"] for update in log.updates] == pytest.approx([0.0036, 0.0])
-
-
-def test_the_paths_agree(double_precision: Any) -> None:
-    model = make(Hinge(0.01), fast=False, n_epochs=10)
-    collect(model)
-    double_precision(model)
-    trained = [update(model, fast) for fast in (False, True)]
-    for wanted, got in zip(*(m.policy.parameters() for m in trained), strict=True):
-        th.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-10)
 
 
 def test_saved_with_the_model() -> None:
@@ -172,14 +155,6 @@ def test_a_value_loss_logs_its_range() -> None:
     assert logs.updates[-1]["train/clip_range_vf"] == 5.0
 
 
-@pytest.mark.parametrize("updates", [None, SeparateUpdates()])
-def test_no_value_is_logged_that_a_coefficient_could_hide(updates: SeparateUpdates | None) -> None:
-    logs = LogRecorder()
-    make(Hinge(0.01), updates=updates, clip_range_vf=0.2).learn(64, callback=logs)
-    logged = {name for name in logs.updates[-1] if name.startswith("train/")}
-    assert logged <= {f"train/{name}" for name in {*LOGGED, "bound", "updates"}}
-
-
 @pytest.mark.parametrize(
     ("hook", "instead"),
     [
@@ -191,30 +166,6 @@ def test_a_hook_that_is_not_called_is_refused(hook: str, instead: str) -> None:
     for bases in ((PPOCustom,), (type("Mixin", (), members), PPOCustom)):
         with pytest.raises(TypeError, match=f"^Mine.{hook} is not called: {instead}"):
             type("Mine", bases, members if len(bases) == 1 else {})
-
-
-def test_a_hook_that_replaces_what_prepares_updates_is_refused() -> None:
-    class Mine(PPOClip):
-        def _setup_model(self) -> None:
-            self._setup_lr_schedule()
-
-    with pytest.raises(TypeError, match=r"^Mine._setup_model must call super\(\)._setup_model\(\)$"):
-        small(Mine)
-
-
-def test_a_hook_that_an_own_train_calls_is_taken() -> None:
-    called = []
-
-    class Mine(PPOCustom):
-        def _update_learning_rate(self, optimizers: Any) -> None:
-            called.append(optimizers)
-
-        def train(self) -> None:
-            self._update_learning_rate(self.policy.optimizer)
-            super().train()
-
-    small(Mine, objective=Hinge(0.01)).learn(32)
-    assert len(called) == 1
 
 
 def test_the_example_of_the_guide() -> None:

@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,11 @@ import pytest
 import torch as th
 from masked_envs import DISCRETE, MULTI, masked_envs
 from recurrence import SMALL, assert_alike, ragged_envs, small_recurrent
-from resuming import assert_exact
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from torch import nn
 
-from helpers import ACTION_SPACES, DICT, IMAGE, VARIANTS, noise_envs, save
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL, SeparateUpdates
+from helpers import ACTION_SPACES, DICT, IMAGE, noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 GRU: dict[str, Any] = {**SMALL, "memory": "gru"}
 
@@ -127,48 +125,11 @@ def test_the_fast_path_is_the_reference(name: str) -> None:
     assert_alike(*models)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_objective(variant: Any) -> None:
-    models = [small_gru(variant, ragged_envs(DISCRETE), fast=fast).learn(96) for fast in (False, True)]
-    assert_alike(*models)
-    assert 0 < models[1].logger.name_to_value["train/kl"] < 1
-
-
-def test_the_optimizer_has_the_parameters_of_the_gru() -> None:
-    model = small_gru()
-    held = {id(parameter) for group in model.policy.optimizer.param_groups for parameter in group["params"]}
-    assert held == {id(parameter) for parameter in model.policy.parameters()}
-    assert model.policy.optimizer.defaults["eps"] == 1e-5
-
-
 def test_dropout_takes_the_reference_path() -> None:
     kwargs = {**GRU, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}
     with pytest.raises(ArgumentError, match="has dropout"):
         small_gru(fast=True, policy_kwargs=kwargs)
     small_gru(policy_kwargs=kwargs).learn(48)
-
-
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_loaded_models_are_the_saved_ones(masked: bool, weights_only: bool) -> None:
-    policy, envs = ("MaskableMlpLstmPolicy", masked_envs) if masked else ("MlpLstmPolicy", ragged_envs)
-    model = small_gru(PPOFixedKL, envs(MULTI), policy).learn(48)
-    loaded = PPOFixedKL.load(save(model), envs(MULTI), "cpu", weights_only=weights_only)
-    given = {"action_masks": np.ones((3, 6), bool)} if masked else {}
-    observations: Any = model.env.reset()
-    state: Any
-    _, state = model.predict(observations, deterministic=True, **given)
-    acted: Any = [m.predict(-observations, state, deterministic=True, **given) for m in (model, loaded)]
-    np.testing.assert_array_equal(acted[0][0], acted[1][0])
-    np.testing.assert_array_equal(acted[0][1], acted[1][1])
-    assert np.any(acted[0][1][0] != state[0])
-    loaded.learn(48)
-
-
-@pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
-def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, tmp_path: Path) -> None:
-    assert_exact(partial(small_gru, variant), ragged_envs, tmp_path, 240, 96, 150)
 
 
 class Own(RecurrentActorCriticPolicy):
@@ -196,13 +157,3 @@ def test_the_default_is_an_lstm() -> None:
     models = [small_gru(policy_kwargs=kwargs).learn(48) for kwargs in (SMALL, {**SMALL, "memory": "lstm"})]
     for ours, theirs in zip(*(model.policy.parameters() for model in models), strict=True):
         assert th.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("policy_kwargs", [{"lstm_hidden_size": 512}, {"actor_keys": ["vector"]}])
-def test_large_models_load_without_pickle(policy_kwargs: dict[str, Any]) -> None:
-    """The policies create LSTMs first, which are three times as large together as the GRUs that stay."""
-    env = noise_envs(ACTION_SPACES["Discrete"], DICT)
-    kwargs = {"memory": "gru", **policy_kwargs}
-    model = PPOClip("MultiInputLstmPolicy", env, n_steps=8, batch_size=16, device="cpu", policy_kwargs=kwargs)
-    loaded = PPOClip.load(save(model), weights_only=True)
-    assert all(map(th.equal, loaded.policy.parameters(), model.policy.parameters()))

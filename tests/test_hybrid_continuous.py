@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from resuming import exact
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from test_hybrid import FORCE, KICK
@@ -84,22 +83,6 @@ def test_divergences_are_sums_of_those_of_the_parts(name: str) -> None:
     assert th.allclose(divergences.kl(*rows), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("weights", [{}, {"choice": 3.0, "force": 0.5}])
-def test_squashed_parts_leave_the_entropies_of_others_alone(weights: dict[str, float]) -> None:
-    policy = small(env=envs(), policy_kwargs={**NAMES["squashed"], "entropy_weights": weights}).policy
-    choice, force = of_parts(policy, "squashed")
-    entropy = policy.get_distribution(OBSERVATIONS).entropy()
-    quantiles = (th.arange(40_000)[:, None, None] + 0.5) / 40_000
-    x = force.base_dist.icdf(quantiles)  # Of each, the mean of log(1 - tanh(x)^2) is taken.
-    of_force = force.entropy() - 2 * th.cosh(x).log().sum(dim=2).mean(dim=0)
-    expected = weights.get("choice", 1.0) * choice.entropy() + weights.get("force", 1.0) * of_force
-    th.testing.assert_close(entropy, expected, rtol=1e-3, atol=1e-3)
-    slopes, wanted = (
-        th.autograd.grad(each.sum(), policy.action_net.bias, retain_graph=True)[0] for each in (entropy, expected)
-    )
-    th.testing.assert_close(slopes, wanted, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy"])
 @pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL, PPOFixedKL])
@@ -121,10 +104,6 @@ def test_bounded_parts_are_scaled_to_their_own_bounds(name: str) -> None:
     (action, _) = model.policy.layout.for_envs(rows)
     # From [-1, 1] to [0, 1] and [-2, 3].
     assert action["force"] == pytest.approx(FORCE.low + (rows[0, 1:] + 1) / 2 * (FORCE.high - FORCE.low), abs=1e-6)
-
-
-def test_interrupted_runs_resume_exactly(tmp_path: Path) -> None:
-    exact(PPOClip, lambda: noise_envs(KICK), tmp_path, policy_kwargs=NAMES["beta"])
 
 
 COINS = spaces.Dict({"coins": spaces.MultiBinary(2)})

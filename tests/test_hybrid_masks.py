@@ -1,10 +1,7 @@
 """Masks of the discrete parts of Dict and Tuple actions: their forms, their distributions, and training with them."""
 
-import pickle
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import gymnasium as gym
@@ -14,12 +11,11 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, MaskedNoiseEnv
 from parity import train
-from resuming import exact
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_with_masks
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from test_hybrid import KICK, NESTED
 from torch.distributions import Categorical, Normal, kl_divergence
 
@@ -29,19 +25,14 @@ from helpers import (
     VARIANTS,
     VECTOR,
     NoiseEnv,
-    assert_same_policy,
     assert_same_weights,
     collect,
-    save,
     small,
 )
-from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
-from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip, PPOFixedKL
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.masks import MaskCheck, check_given
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.guards.masks import MaskCheck, check_given, random_actions
-from sb3_ppo_variants.guards.outputs import Watch
-from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.masked import MaskableHybridPolicy
 
 ALL = [1] * 3
 # The masks of NESTED's parts: MultiBinary(2), MultiDiscrete([2, 4]), Discrete(3), a MultiDiscrete of shape (2, 2), and
@@ -75,7 +66,7 @@ ACCEPTED: list[tuple[spaces.Space, Any, list[int]]] = [
 
 @pytest.mark.parametrize(("space", "mask", "flat"), ACCEPTED)
 def test_forms_of_masks(space: Any, mask: Any, flat: list[int]) -> None:
-    masks = MaskCheck(space, Watch()).stack([mask, np.ones(len(flat), bool)])
+    masks = MaskCheck(space).stack([mask, np.ones(len(flat), bool)])
     assert masks.dtype == bool and masks.tolist() == [[bool(each) for each in flat], [True] * len(flat)]
     (rows,) = check_given(mask, True, "Policy", space).values()
     assert rows.tolist() == [masks[0].tolist()]
@@ -103,10 +94,9 @@ PROBLEMS: list[tuple[spaces.Space, Any, str]] = [
 
 @pytest.mark.parametrize(("space", "mask", "problem"), PROBLEMS)
 def test_what_is_wrong_is_named(space: Any, mask: Any, problem: str) -> None:
-    watch = Watch(cast(Any, SimpleNamespace(num_timesteps=40)))
     with pytest.raises(EnvOutputError, match=problem) as raised:
-        MaskCheck(space, watch).stack([np.ones(MaskCheck(space, watch)._size, bool), mask])
-    assert "of environment 1 at step 40 is" in str(raised.value)
+        MaskCheck(space).stack([np.ones(MaskCheck(space).size, bool), mask])
+    assert "of environment 1 is" in str(raised.value)
 
 
 # [training]
@@ -206,20 +196,6 @@ def test_every_class_and_policy(cls: Any, name: str, kind: str, memory: str) -> 
     assert model.rollout_buffer.actions.dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", [SubprocVecEnv, SafeSubprocVecEnv, "gymnasium"])
-def test_vectorised_environments_give_the_same(kind: Any) -> None:
-    def make(makers: Any) -> VecEnv:
-        if kind == "gymnasium":
-            return GymnasiumVecEnv(gym.vector.SyncVectorEnv(makers))
-        return kind(makers, start_method="fork")
-
-    wanted = small_masked().learn(64)
-    env = masked(KICK, make=make)
-    got = small_masked(env=env).learn(64)
-    env.close()
-    assert_same_policy(got, wanted)
-
-
 @pytest.mark.parametrize("options", [{}, {"only_if": {"force": ("choice", [1, 2])}}], ids=["all parts", "only if"])
 def test_the_update_is_the_equations(options: dict[str, Any]) -> None:
     kwargs = {**options, "log_std_init": -0.3}
@@ -264,56 +240,6 @@ def test_the_update_is_the_equations(options: dict[str, Any]) -> None:
         assert (new - was).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_a_memory_computes_the_same_on_both_paths(name: str) -> None:
-    models = []
-    for fast in (False, True):
-        model = collect(small_masked(env=masked(SPACES[name]), policy="MaskableMlpLstmPolicy"))
-        model.fast = fast
-        np.random.seed(0)
-        model.train()
-        models.append(model)
-    states = [model.policy.state_dict() for model in models]
-    th.testing.assert_close(*states, rtol=1e-3, atol=1e-5)
-
-
-def test_objectives_of_the_user() -> None:
-    model = small_masked(PPOCustom, masked(NESTED), objective=SPO(0.2)).learn(64)
-    assert model.logger.name_to_value["train/kl"] > 0
-
-
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("memory", ["", "Lstm"])
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("cls", VARIANTS)
-def test_files(cls: Any, name: str, memory: str, weights_only: bool) -> None:
-    kwargs = {"log_std_init": -0.5}
-    model = small_masked(cls, masked(SPACES[name]), f"MaskableMlp{memory}Policy", policy_kwargs=kwargs).learn(32)
-    loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
-    assert_same_policy(loaded, model)
-    assert loaded.policy_kwargs == kwargs and loaded.rollout_buffer_class is model.rollout_buffer_class
-    loaded.learn(32)
-
-
-def test_policies_and_buffers_can_be_copied(tmp_path: Path) -> None:
-    model = collect(small_masked(policy_kwargs={"log_std_init": -0.5, "entropy_weights": {"force": 0.0}}))
-    model.policy.save(str(tmp_path / "policy"))
-    loaded = MaskableHybridPolicy.load(str(tmp_path / "policy"))
-    for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
-        th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
-        assert other.of_parts == model.policy.of_parts and other.log_std_init == -0.5
-    buffer = pickle.loads(pickle.dumps(model.rollout_buffer))
-    np.testing.assert_array_equal(buffer.action_masks, model.rollout_buffer.action_masks)
-    buffer.reset()
-    assert buffer.action_masks.shape == (16, 2, 3) and buffer.action_masks.all()
-
-
-@pytest.mark.parametrize("policy", ["MaskableMlpPolicy", pytest.param("MaskableMlpLstmPolicy", marks=pytest.mark.slow)])
-def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
-    exact(PPOAdaptiveKL, lambda: VecNormalize(masked(KICK)), tmp_path, policy=policy)
-
-
 # [use]
 
 
@@ -336,9 +262,12 @@ def test_predictions_keep_to_masks() -> None:
 
 WRONG: list[tuple[Any, str]] = [
     (None, "needs the masks of the states"),
-    ({"choice": [1, 0]}, r"action_masks: the mask of observation 0 of the part 'choice' is .* shape \(2,\)"),
-    ([{}, {"force": [1]}], "action_masks: the mask of observation 1 of the part 'force' is .*, because .* is a Box"),
-    ({"choice": [0, 0, 0]}, "allowed: at least one action of the part 'choice' for each observation"),
+    ({"choice": [1, 0]}, r"action_masks: the action mask of the part 'choice' of observation 0 is .* shape \(2,\)"),
+    ([{}, {"force": [1]}], "the action mask of the part 'force' of observation 1 is .*, because .* is a Box"),
+    (
+        {"choice": [0, 0, 0]},
+        "observation 0 is False for every action of the part 'choice', but must be",
+    ),
     ([{}, {}, {}], "3 masks for 2 observations"),
     ([1, 1], "allowed: 3 booleans for each observation"),
 ]
@@ -360,15 +289,6 @@ def test_evaluations(name: str) -> None:
         assert np.isfinite(evaluate_with_masks(model, Monitor(Masked(KICK)), n_eval_episodes=2)[0])
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_random_actions_keep_to_masks(name: str) -> None:
-    env = masked(SPACES[name])
-    env.seed(0)
-    env.reset()
-    for _ in range(20):
-        env.step(random_actions(env))
-
-
 class Wrong(Masked):
     def _draw(self) -> None:
         self._drawn = [np.ones(3, bool)]  # Each action that the policy draws from these masks is allowed.
@@ -377,24 +297,10 @@ class Wrong(Masked):
         return {"choice": [False] * 3} if self._steps == 5 else {}
 
 
-class Changing(Masked):
-    def action_masks(self) -> Any:
-        self._draw()
-        return super().action_masks()
-
-
 @pytest.mark.parametrize("make", [DummyVecEnv, SafeSubprocVecEnv])
 def test_wrong_masks_end_training(make: Any) -> None:
     env = make([lambda: Wrong(KICK)])
     with pytest.raises(EnvOutputError, match="environment 0 at step 5 is False for every action of the part 'choice'"):
-        small_masked(env=env).learn(32)
-    env.close()
-
-
-def test_masks_that_change_in_a_worker_end_training() -> None:
-    env = SafeSubprocVecEnv([lambda: Changing(KICK)])
-    env.seed(0)
-    with pytest.raises(EnvOutputError, match=r"action mask of environment 0 .*is different at"):
         small_masked(env=env).learn(32)
     env.close()
 

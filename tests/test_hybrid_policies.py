@@ -1,10 +1,8 @@
 """Policies with Dict and Tuple actions: what environments get, updates, files, resumed runs, and what is refused."""
 
-import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,16 +11,13 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
-from resuming import exact
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
-    VecCheckNan,
     VecEnv,
-    VecEnvWrapper,
     VecFrameStack,
     VecMonitor,
     VecNormalize,
@@ -39,13 +34,11 @@ from helpers import (
     assert_same_policy,
     collect,
     noise_envs,
-    save,
     small,
 )
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.objectives import SPO
-from sb3_ppo_variants.policies.head import HybridActions, HybridPolicy
+from sb3_ppo_variants.policies.head import HybridActions
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
 ONLY_IF: dict[str, Any] = {
@@ -107,18 +100,6 @@ def test_environments_get_what_the_buffer_stores(name: str) -> None:
         assert (np.abs(model.rollout_buffer.actions[..., 1:]) > 3).any()
 
 
-def test_callbacks_see_what_environments_get() -> None:
-    seen = []
-
-    def note(local: dict[str, Any], _: Any) -> bool:
-        taken = [env.unwrapped.taken for env in local["env"].envs]
-        seen.append(all(map(same, local["clipped_actions"], taken)) and local["actions"].shape == (2, 3))
-        return True
-
-    small(env=envs(KICK)).learn(32, callback=note)
-    assert seen == [True] * 16
-
-
 WRAPPED: dict[str, Callable[[VecEnv], VecEnv]] = {
     "normalized and stacked": lambda env: VecNormalize(VecFrameStack(env, 2)),
     "monitored": lambda env: VecMonitor(VecNormalize(env)),
@@ -133,25 +114,6 @@ def test_wrappers(wrap: str) -> None:
     mean, _ = evaluate_policy(model, env, n_eval_episodes=2)
     assert np.isfinite(mean)
     assert len(model.ep_info_buffer) > 0
-
-
-class Changing(VecEnvWrapper):
-    """Takes actions in its own way, as wrappers may, and passes on an infinite force."""
-
-    def step_async(self, actions: Any) -> None:
-        take: Any = self.venv.step_async
-        take([{**action, "force": action["force"] * np.inf} for action in actions])
-
-    def step_wait(self) -> Any:
-        return self.venv.step_wait()
-
-    def reset(self) -> Any:
-        return self.venv.reset()
-
-
-def test_wrong_numbers_are_found() -> None:
-    with pytest.raises(NonFiniteError, match="action of environment 0"), np.errstate(invalid="ignore"):
-        small(env=Changing(envs(KICK))).learn(32)
 
 
 PROCESSES: dict[str, Callable[..., VecEnv]] = {
@@ -223,39 +185,6 @@ def test_the_update_is_the_equations(name: str, options: dict[str, Any]) -> None
     for new, wanted, was in zip(model.policy.parameters(), policy.parameters(), before.parameters(), strict=True):
         th.testing.assert_close(new, wanted, rtol=1e-4, atol=1e-6)
         assert (new - was).abs().max() > 1e-4
-
-
-def test_objectives_of_the_user() -> None:
-    model = small(PPOCustom, envs(NESTED), objective=SPO(0.2)).learn(64)
-    assert model.logger.name_to_value["train/kl"] > 0
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("cls", VARIANTS)
-def test_files(cls: Any, name: str, weights_only: bool) -> None:
-    model = small(cls, envs(SPACES[name]), **(ONLY_IF if name == "Dict" else {})).learn(64)
-    loaded = cls.load(save(model), env=model.env, weights_only=weights_only)
-    assert_same_policy(loaded, model)
-    assert loaded.action_space == model.action_space and loaded.policy_kwargs == model.policy_kwargs
-    loaded.learn(32)
-
-
-def test_policies_save_themselves(tmp_path: Path) -> None:
-    model = small(env=envs(KICK), **ONLY_IF)
-    model.policy.save(str(tmp_path / "policy"))
-    loaded = HybridPolicy.load(str(tmp_path / "policy"))
-    seen = np.ones(3, np.float32)
-    for other in (loaded, pickle.loads(pickle.dumps(model.policy)), deepcopy(model).policy):
-        th.testing.assert_close(other.state_dict(), model.policy.state_dict(), rtol=0, atol=0)
-        assert other.of_parts == model.policy.of_parts
-        assert same(other.predict(seen, deterministic=True)[0], model.predict(seen, deterministic=True)[0])
-
-
-@pytest.mark.parametrize("policy", ["MlpPolicy", pytest.param("MlpLstmPolicy", marks=pytest.mark.slow)])
-def test_interrupted_runs_resume_exactly(policy: str, tmp_path: Path) -> None:
-    exact(PPOAdaptiveKL, lambda: VecNormalize(envs(KICK)), tmp_path, policy=policy, **ONLY_IF)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"memory": "gru"}])
@@ -338,8 +267,3 @@ REFUSED: list[tuple[spaces.Space, dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused(space: spaces.Space, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         small(env=noise_envs(space), **arguments)
-
-
-def test_vec_check_nan_says_that_it_takes_none() -> None:
-    with pytest.raises(NotImplementedError, match="doesn't support dict action spaces"):
-        VecCheckNan(envs(KICK))

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from engine_models import assert_same_update, collected
-from resuming import exact, pendulums
+from engine_models import collected
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, noise_envs, save, small, update
+from helpers import BOX, LogRecorder, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     ExactCheckpointCallback,
@@ -22,7 +21,6 @@ from sb3_ppo_variants import (
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
-    SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import Clipped
 
@@ -51,19 +49,6 @@ def test_the_rule(every: Any, kl: float, expected: float) -> None:
     after = rule.after_update(3e-4, kl)
     assert after.learning_rate == pytest.approx(expected if every == "update" else 3e-4)
     assert (after.desired_kl, after.every) == (0.01, every)
-
-
-class Falling(KLAdaptive):
-    def adapted(self, learning_rate: float, kl: float) -> float:
-        return learning_rate / 2
-
-
-@pytest.mark.parametrize("fast", [False, "auto"])
-@pytest.mark.parametrize(("every", "factor"), [("update", 1 / 2), ("minibatch", 1 / 8)])
-def test_all_paths_take_the_rule_of_a_subclass(every: Any, factor: float, fast: Any) -> None:
-    model = small(learning_rate=Falling(learning_rate=1e-3, every=every), fast=fast)
-    model.learn(32)  # Four minibatches, with three steps after the first.
-    assert model.learning_rate.learning_rate == pytest.approx(1e-3 * factor)
 
 
 def test_the_bounds() -> None:
@@ -146,31 +131,6 @@ def test_an_update_is_rsl_rls(fast: bool, double_precision: Double) -> None:
     assert ours.policy.optimizer.param_groups[0]["lr"] == rates[-1]
 
 
-@pytest.mark.sampled(24)
-@pytest.mark.usefixtures("natively", "each_instruction_set")
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("space", ACTION_SPACES)
-@pytest.mark.parametrize("cls", [PPOClip, PPOAdaptiveKL])
-def test_both_paths(cls: Any, space: str, separate: bool, stop: Any, double_precision: Double) -> None:
-    updates = SeparateUpdates(value_epochs=3) if separate else None
-    model = collected(cls, ACTION_SPACES[space], learning_rate=IN_MINIBATCHES, updates=updates, stop=stop)
-    double_precision(model)
-    assert_same_update(model)
-    ours, theirs = update(model, True), update(model, False)
-    assert ours.learning_rate == theirs.learning_rate != model.learning_rate
-    if separate:
-        assert ours.value_optimizer.param_groups[0]["lr"] == 1e-3
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("every", ["update", "minibatch"])
-def test_a_resumed_run_is_the_same(every: Any, fast: bool, tmp_path: Path) -> None:
-    rate = KLAdaptive(desired_kl=1e-3, learning_rate=1e-3, every=every)
-    exact(PPOClip, pendulums, tmp_path, fast=fast, learning_rate=rate)
-
-
 @pytest.mark.parametrize("every", ["update", "minibatch"])
 def test_its_state_is_saved(every: Any, tmp_path: Path) -> None:
     model = small(learning_rate=KLAdaptive(desired_kl=1e-3, every=every)).learn(96)
@@ -214,16 +174,6 @@ def test_a_failed_update_leaves_the_rate(every: Any, fast: bool, monkeypatch: py
     monkeypatch.undo()
     model.train()
     assert model.learning_rate != before
-
-
-def test_a_callback_sets_it_and_takes_it_away() -> None:
-    model = small().learn(32)
-    model.learning_rate = KLAdaptive(desired_kl=1e-3, learning_rate=2e-3)
-    model.learn(64)
-    assert model.policy.optimizer.param_groups[0]["lr"] != 3e-4
-    model.learning_rate = 1e-4
-    model.learn(32)
-    assert model.policy.optimizer.param_groups[0]["lr"] == 1e-4 and model.learning_rate == 1e-4
 
 
 def test_without_a_known_kl_it_is_refused_before_the_next_rollout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,22 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. A part imports from its own layer and from lower ones.
 LAYERS = {
     "pure functions and values": [
-        *("errors", "layout", "kl", "distributions", "hybrid", "arguments", "losses", "stops", "objectives"),
+        *(
+            "errors",
+            "layout",
+            "kl",
+            "distributions",
+            "hybrid",
+            "arguments",
+            "spaces",
+            "commandline",
+            "losses",
+            "stops",
+            "objectives",
+        ),
         "proximal",
     ],
-    "data and its owners": ["processes", "statistics", "guards", "envs", "rollout", "collector", "saving"],
+    "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "engines"],
     "the base algorithm": ["callbacks", "checks", "together", "ppo"],
     "the variants": ["variants", "evaluation"],

@@ -13,9 +13,7 @@ from sb3_contrib.common.maskable.distributions import (
     MaskableMultiCategoricalDistribution,
 )
 
-from fresh import ended, run_code_anew
-from sb3_ppo_variants import MissingKLError, register_kl
-from sb3_ppo_variants.kl import _REGISTRY, divergences_of
+from sb3_ppo_variants.kl import divergences_of
 
 
 def masked(distribution: Any, logits: list[float] | th.Tensor, masks: list[int]) -> Any:
@@ -111,26 +109,3 @@ def test_no_logits_make_it_nan(scale: float) -> None:
     kl.sum().backward()
     assert logits.grad is not None and logits.grad.isfinite().all()
     assert kl.item() >= -1e-6
-
-
-def test_a_subclass_that_draws_in_another_way_is_refused() -> None:
-    class Other(MaskableCategoricalDistribution):
-        pass
-
-    distribution = Other(2).proba_distribution(th.zeros(1, 2))
-    assert divergences_of(distribution).parameters(distribution)
-    distribution.distribution = th.distributions.Categorical(logits=th.zeros(1, 2))  # type: ignore[assignment]
-    with pytest.raises(MissingKLError, match="Other"):
-        divergences_of(distribution).parameters(distribution)
-
-
-def test_a_registered_kl_goes_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", dict(_REGISTRY))
-    register_kl(MaskableCategoricalDistribution, lambda d: (d.distribution.logits,), lambda old, _: old[0][:, 0])
-    old = masked(MaskableCategoricalDistribution(2), logs(1, 1), [1, 1])
-    assert divergence(old, old).item() == pytest.approx(log(0.5))
-
-
-def test_contrib_is_not_imported_for_it() -> None:
-    code = "import sys, sb3_ppo_variants.kl; sys.exit('sb3_contrib' in sys.modules)"
-    assert ended(run_code_anew, code).returncode == 0

@@ -7,7 +7,7 @@ from masked_envs import MASKED_SPACES, masked_envs
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from helpers import NoiseEnv
-from sb3_ppo_variants.guards.masks import random_actions
+from sb3_ppo_variants.envs.masks import random_actions
 
 
 @pytest.mark.parametrize("name", MASKED_SPACES)

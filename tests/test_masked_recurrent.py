@@ -2,9 +2,8 @@
 
 import itertools
 from collections.abc import Iterator
-from copy import copy, deepcopy
+from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import DISCRETE, MASKED_SPACES, MULTI, MaskedNoiseEnv, masked_envs, sizes_of, small_masked
 from recurrence import SMALL, RaggedEnv, small_recurrent
-from resuming import assert_exact
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from sb3_contrib.common.maskable import evaluation
 from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
@@ -22,21 +20,16 @@ from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
-from helpers import DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs, save
+from helpers import DICT, IMAGE, VECTOR, LogRecorder, assert_same_weights, noise_envs
 from sb3_ppo_variants import (
     ArgumentError,
-    DamagedFileError,
-    EnvOutputError,
-    PPOAdaptiveKL,
     PPOClip,
-    PPOFixedKL,
     SeparateUpdates,
 )
 from sb3_ppo_variants.engines.reference import parameters_in_rollout
-from sb3_ppo_variants.envs import SafeSubprocVecEnv
-from sb3_ppo_variants.evaluation import MaskedEvalCallback, WithMasks
+from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.policies.masked_recurrent import (
     MaskableRecurrentActorCriticCnnPolicy,
@@ -180,36 +173,6 @@ FAST: dict[str, dict[str, Any]] = {
 }
 
 
-def on_both_paths(cls: Any, total_timesteps: int, env: Any = None, **arguments: Any) -> list[Any]:
-    models = [small_both(cls, env and env(), fast=fast, **arguments) for fast in (False, True)]
-    for model in models:
-        model.set_random_seed(4)
-        model.learn(total_timesteps)
-    return models
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("name", FAST)
-def test_the_fast_path_is_the_reference(name: str) -> None:
-    reference, fast = on_both_paths(PPOClip, 96, **FAST[name])
-    for column in ("actions", "action_masks", "values", "log_probs", "hidden_states_pi", "cell_states_vf"):
-        ours, theirs = (getattr(model.rollout_buffer, column) for model in (fast, reference))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-    assert_close(reference, fast)
-    logged = [model.logger.name_to_value["train/kl"] for model in (reference, fast)]
-    assert logged[1] == pytest.approx(logged[0], rel=1e-2)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_objective(variant: Any, updates: Any) -> None:
-    reference, fast = on_both_paths(variant, 144, updates=updates)
-    assert_close(reference, fast)
-    assert 0 < fast.logger.name_to_value["train/kl"] < 1
-
-
 def walked(model: Any) -> tuple[th.Tensor, np.ndarray]:
     """Compute the logits in all states of a rollout step by step, and return them with the masks."""
     buffer, policy = model.rollout_buffer, model.policy
@@ -229,20 +192,6 @@ def walked(model: Any) -> tuple[th.Tensor, np.ndarray]:
             states = [hidden, cells]
             found.append(policy.action_net(policy.mlp_extractor.forward_actor(output[0])))
     return th.stack(found, dim=1).flatten(0, 1), buffer.action_masks
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_the_kl_of_an_update_by_hand(fast: bool) -> None:
-    model = small_both(PPOAdaptiveKL, masked_envs(DISCRETE), fast=fast, desired_kl=1e-3).learn(96)
-    logits, masks = walked(model)
-    allowed = th.as_tensor(masks > 0)
-    old, new = (
-        th.where(allowed, values.double(), -th.inf).softmax(dim=1)
-        for values in (model.old_policy.parameters[0], logits)
-    )
-    kl = th.special.xlogy(old, old / th.where(allowed, new, 1.0)).sum(dim=1).mean().item()
-    assert model.logger.name_to_value["train/kl"] == pytest.approx(kl, rel=1e-3)
-    assert kl > 0
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -315,21 +264,6 @@ def test_evaluation_keeps_the_memory() -> None:
         evaluate_policy(model, env, 40, warn=False)
 
 
-def test_evaluations_during_training(tmp_path: Path) -> None:
-    evaluated = MaskedEvalCallback(
-        VecMonitor(DummyVecEnv([Sign] * 4)), n_eval_episodes=40, eval_freq=100, best_model_save_path=str(tmp_path),
-        log_path=str(tmp_path), verbose=0,
-    )  # fmt: skip
-    env = DummyVecEnv([Sign] * 4)
-    model = small_both(PPOClip, env, learning_rate=1e-2, batch_size=64, n_epochs=10).learn(1_200, evaluated)
-    assert evaluated.model is model and np.load(tmp_path / "evaluations.npz")["results"].shape == (3, 40)
-    assert evaluated.best_mean_reward == 1.0
-    best: Any = PPOClip.load(tmp_path / "best_model")
-    assert copy(WithMasks(best, env)).num_timesteps == best.num_timesteps > 0
-    with pytest.warns(UserWarning, match="Monitor"):
-        assert evaluate_policy(WithMasks(best, env), env, 40)[0] == 1.0
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [(EvalCallback, "EvalCallback passes no action masks"), (MaskableEvalCallback, "MaskableEvalCallback drops the")],
@@ -344,70 +278,6 @@ def test_evaluations_that_would_fail_are_refused(make: Any, problem: str) -> Non
     if make is EvalCallback:
         with pytest.raises(ArgumentError, match=f"^callback: {problem}"):
             PPOClip("MaskableMlpPolicy", env, n_steps=32).learn(64, inside)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("policy", OBSERVED)
-def test_loaded_models_are_the_saved_ones(policy: str, weights_only: bool) -> None:
-    env = masked_envs(MULTI, OBSERVED[policy])
-    model = small_both(PPOFixedKL, env, policy).learn(48)
-    loaded = PPOFixedKL.load(save(model), masked_envs(MULTI, OBSERVED[policy]), "cpu", weights_only=weights_only)
-    observations: Any = env.reset()
-    masks = np.ones((3, 6), bool)
-    state = None
-    for _ in range(3):
-        acted = [m.predict(observations, state, deterministic=True, action_masks=masks) for m in (model, loaded)]
-        state = acted[0][1]
-        np.testing.assert_array_equal(acted[0][0], acted[1][0])
-        np.testing.assert_array_equal(acted[0][1], acted[1][1])
-    loaded.learn(48)
-
-
-def test_no_policy_that_ignores_the_masks_takes_its_place() -> None:
-    with pytest.raises(DamagedFileError, match=r"ignores the action masks .* such as 'MaskableMlpLstmPolicy'"):
-        PPOClip.load(save(small_both()), custom_objects={"policy_class": "MlpLstmPolicy"})
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("variant", [PPOClip, PPOAdaptiveKL])
-@pytest.mark.parametrize("kill_at", [60, 150])
-def test_a_run_that_is_cut_is_the_run_that_is_not(variant: Any, kill_at: int, tmp_path: Path) -> None:
-    make = partial(small_both, variant, updates=SeparateUpdates() if variant is PPOClip else None)
-    envs = partial(masked_envs, MULTI)
-    assert_exact(make, envs, tmp_path, 240, 96, kill_at)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vec_env", [SubprocVecEnv, SafeSubprocVecEnv])
-def test_workers(vec_env: Any) -> None:
-    models = [
-        small_both(env=masked_envs(MULTI, n_envs=2, vec_env=cls), fast=False).learn(64)
-        for cls in (DummyVecEnv, vec_env)
-    ]
-    assert_same_weights(*models)
-    for model in models:
-        model.env.close()
-
-
-def test_normalised_observations() -> None:
-    reference, fast = (small_both(env=VecNormalize(masked_envs(MULTI)), fast=fast).learn(96) for fast in (False, True))
-    assert_close(reference, fast)
-
-
-class Forbidding(MaskedNoiseEnv):
-    """Forbids everything after three steps."""
-
-    def action_masks(self) -> Any:
-        return self.masks & (self._steps < 3)
-
-
-def test_wrong_masks_are_refused() -> None:
-    model = small_both(env=DummyVecEnv([lambda: Forbidding(DISCRETE)]))
-    with pytest.raises(EnvOutputError, match=r"action mask .*False for every action"):
-        model.learn(48)
-    with pytest.raises(ArgumentError, match="MaskableRecurrentActorCriticPolicy needs action masks, but"):
-        small_both(env=noise_envs(DISCRETE)).learn(48)
 
 
 class Seen(BaseCallback):

@@ -11,7 +11,6 @@ import torch as th
 from faulty import BOX, INF, N_ENVS, N_STEPS, NAN, UPDATES, WITHIN, Fault, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     VecNormalize,
@@ -20,7 +19,6 @@ from stable_baselines3.common.vec_env import (
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.engines.reference import TorchUpdate
-from sb3_ppo_variants.snapshot import Snapshot
 
 
 class TakesNoNaN(NoiseEnv):
@@ -140,21 +138,6 @@ def test_of_a_step_that_is_too_large(arguments: dict[str, Any]) -> None:
         assert th.equal(weight, before[key])
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_huge_reward_is_named_once(fast: bool) -> None:
-    class Pays(NoiseEnv):
-        def step(self, action: Any) -> Any:
-            observation, _, *others = super().step(action)
-            return observation, 1e30, *others
-
-    env = VecNormalize(DummyVecEnv([partial(Pays, BOX)] * N_ENVS))
-    model = model_for(env, fast=fast)
-    with pytest.warns(UserWarning, match=r"The reward of environment 0 at step 0 is 1e\+30") as warned:
-        model.learn(3 * N_STEPS * N_ENVS)
-    assert len(warned) == 1
-    assert state(model).isfinite().all()
-
-
 def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     model = model_for(VecNormalize(faulty_envs(Fault("reward", NAN))))
     with pytest.raises(NonFiniteError):
@@ -165,33 +148,6 @@ def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     # The environment's fault occurs only once.
     model.learn(100, reset_num_timesteps=False)
     assert state(model).isfinite().all()
-
-
-class OddBuffers(FlattenExtractor):
-    """Has a sparse buffer, and one that grows with each batch."""
-
-    seen: th.Tensor
-
-    def __init__(self, observation_space: spaces.Space):
-        super().__init__(observation_space)
-        self.register_buffer("sparse", th.eye(2).to_sparse())
-        self.register_buffer("seen", th.zeros(0))
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        self.seen = th.cat([self.seen, observations.detach()[:, 0]])
-        return super().forward(observations)
-
-
-def test_buffers_of_any_layout_and_shape() -> None:
-    model = model_for(faulty_envs(None), fast=False, policy_kwargs={"features_extractor_class": OddBuffers})
-    model.learn(N_STEPS * N_ENVS)
-    snapshot, before = Snapshot(model, [model.policy], []), deepcopy(model.policy.state_dict())
-    for _ in range(2):
-        model.policy.predict_values(th.ones(3, *model.observation_space.shape))
-        model.policy.features_extractor.sparse *= 2
-        snapshot.restore()
-        for name, value in model.policy.state_dict().items():
-            assert th.equal(value.to_dense(), before[name].to_dense()), name
 
 
 def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

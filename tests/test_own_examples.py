@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch as th
 from engine_models import assert_same_update, collected
-from faulty import AT_END, Fault, faulty_envs, stopped
 from resuming import exact, pendulums
 from stable_baselines3 import PPO
 from torch.nn import functional as F
@@ -16,7 +15,6 @@ from torch.nn import functional as F
 from helpers import ACTION_SPACES, LogRecorder, assert_same_policy, collect, flat_weights, noise_envs, save, small
 from sb3_ppo_variants import (
     Batch,
-    CallbackError,
     NonFiniteError,
     Objective,
     PPOClip,
@@ -136,14 +134,6 @@ def test_a_penalty_keeps_the_policy_near(fast: bool) -> None:
     assert moved(100.0) < moved(0.0) / 3
 
 
-def test_examples_are_short_and_read_only_what_is_public() -> None:
-    source = Path(__file__).read_text()
-    for name in ("sequences", "per state", "renyi"):
-        code = source.split(f"# [{name}]\n")[1].split("\n# [")[0]
-        lines = [line for line in code.splitlines() if line.strip() and '"""' not in line]
-        assert len(lines) <= 12 and not [word for word in ("._", " _read", "import") if word in code]
-
-
 # An own update
 
 
@@ -182,33 +172,12 @@ def test_an_own_update_with_rollouts_as_in_sb3() -> None:
     assert_same_policy(small(LikeSB3, fast=False).learn(64), small(PPO).learn(64))
 
 
-def test_rollouts_remain_fast(capsys: pytest.CaptureFixture[str]) -> None:
-    small(Averaged, fast=True, verbose=1).learn(64)
-    assert "Training on the fast path" in capsys.readouterr().out
-
-
 def test_one_step_for_each_pass() -> None:
     model = collect(small(Averaged, n_epochs=3))
     model.train()
     (steps,) = {int(moments["step"]) for moments in model.policy.optimizer.state_dict()["state"].values()}
     assert steps == 3 == model._n_updates
     assert not {"train/kl", "train/approx_kl"} & model.logger.name_to_value.keys()
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("place", ["reward", "observation"])
-def test_the_guards_of_rollouts_hold(place: str, fast: bool) -> None:
-    """The model stays as the last good update left it."""
-    error = stopped(faulty_envs, Fault(place, float("nan"), AT_END + 1), cls=Averaged, fast=fast)
-    assert (error.quantity.partition("[")[0], error.env_index) == (place, 1)
-
-
-def test_callbacks_are_checked_and_called() -> None:
-    with pytest.raises(CallbackError):
-        small(Averaged).learn(64, callback=lambda *_: None)
-    log = LogRecorder()
-    small(Averaged).learn(96, log)
-    assert len(log.updates) == 3 and all(np.isfinite(each["train/loss"]) for each in log.updates)
 
 
 def test_it_is_saved() -> None:
@@ -221,43 +190,6 @@ def test_it_is_saved() -> None:
 @pytest.mark.parametrize("fast", [False, True])
 def test_resume_is_exact(fast: bool, tmp_path: Path) -> None:
     exact(Averaged, pendulums, tmp_path, fast=fast)
-
-
-class Spoiling(PPOClip):
-    """Writes a NaN to a layer of the policy."""
-
-    layer = "action_net"
-
-    def train(self) -> None:
-        with th.no_grad():
-            getattr(self.policy, self.layer).bias.fill_(th.nan)
-
-
-class SpoilingValues(Spoiling):
-    layer = "value_net"
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_a_nan_is_found_when_the_policy_acts(space: str, fast: bool) -> None:
-    model = small(Spoiling, noise_envs(ACTION_SPACES[space]), fast=fast)
-    with pytest.raises(NonFiniteError, match=r"^the parameter action_net.bias is not finite$"):
-        model.learn(96)
-    assert model.num_timesteps == 32 and model.policy.action_net.bias.isnan().all()
-
-
-def test_a_nan_that_the_policy_does_not_act_with_is_not_found() -> None:
-    assert small(SpoilingValues).learn(96).policy.value_net.bias.isnan().all()
-    assert small(Spoiling).learn(32).policy.action_net.bias.isnan().all()  # The policy does not act any more.
-
-
-def test_a_check_of_its_own_comes_before_the_step() -> None:
-    model = collect(small(Averaged))
-    model.rollout_buffer.returns[0, 0] = np.inf
-    before = flat_weights(model).clone()
-    with pytest.raises(NonFiniteError, match=r"^the loss is not finite: inf$"):
-        model.train()
-    assert th.equal(flat_weights(model), before)
 
 
 def test_an_error_does_not_undo_the_steps_before_it() -> None:

@@ -1,7 +1,6 @@
 """The comparison with other packages runs their programs and reports their speed."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +24,6 @@ def test_start_and_compilation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(asked) == [1_000, 9_000]
 
 
-def test_a_program_runs_with_its_arguments_and_variables(tmp_path: Path) -> None:
-    code = "import os, sys; open(sys.argv[1], 'w').write(f'{sys.argv[2]} {os.environ[\"OF_PEER\"]}')"
-    program = Program({"cartpole": ("-c", code, "{folder}/written", "{steps}")}, variables={"OF_PEER": "set"})
-    assert peers.seconds(program, "cartpole", 64, tmp_path) > 0
-    assert (tmp_path / "written").read_text() == "64 set"
-
-
-def test_the_commit_of_a_repository_is_checked_out(tmp_path: Path) -> None:
-    (source := tmp_path / "Source").mkdir()
-
-    def git(*arguments: str) -> str:
-        who = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-        return subprocess.run(["git", *who, *arguments], cwd=source, check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    first = git("rev-parse", "HEAD").strip()
-    (source / "later").touch()
-    git("add", "later")
-    git("commit", "-q", "-m", "second")
-    program = Program({}, repository=(str(source), first))
-    (folder := tmp_path / "peers").mkdir()
-    for _ in range(2):  # The second call finds the clone of the first.
-        peers.install(program, folder)
-        assert (folder / "source" / ".git").exists() and not (folder / "source" / "later").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SB3's PPO", "PPOClip"])
 @pytest.mark.parametrize("workload", ["cartpole", pytest.param("halfcheetah", marks=pytest.mark.slow)])
@@ -72,9 +44,3 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(json.dumps({"runs": runs}))
     assert main(["peers", "--report", str(file)]) == 0
     assert "| cartpole | PPOClip | 10.00 (7.50 to 10.00) | 1000 |\n" in capsys.readouterr().out
-
-
-def test_every_run_has_whole_rollouts() -> None:
-    for workload, (_, n_envs, _, arguments) in peers.SETTINGS.items():
-        for steps in peers.STEPS[workload]:
-            assert steps % (n_envs * arguments["n_steps"]) == 0

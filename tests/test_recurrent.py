@@ -12,7 +12,6 @@ import torch as th
 from gymnasium import spaces
 from recurrence import SMALL, Recall, ragged_envs, small_recurrent
 from sb3_contrib import RecurrentPPO
-from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
@@ -222,14 +221,6 @@ def test_every_class_trains(variant: Any, updates: Any) -> None:
     assert not th.equal(before["lstm_actor.weight_hh_l0"], model.policy.state_dict()["lstm_actor.weight_hh_l0"])
 
 
-def test_separate_updates_train_a_shared_lstm_for_the_policy() -> None:
-    """Gradients of the value loss do not reach it, as in sb3-contrib."""
-    kwargs = {**SMALL, "shared_lstm": True, "enable_critic_lstm": False}
-    model = small_recurrent(PPOClip, policy_kwargs=kwargs, updates=SeparateUpdates())
-    of_value = {id(p) for group in model.value_optimizer.param_groups for p in group["params"]}
-    assert id(model.policy.lstm_actor.weight_hh_l0) not in of_value
-
-
 def test_separate_updates_need_networks_that_are_apart() -> None:
     with pytest.raises(ArgumentError, match=r"features_extractor.cnn.0.bias and 7 more belong to both"):
         small_recurrent(PPOClip, ragged_envs(BOX, IMAGE), policy="CnnLstmPolicy", updates=SeparateUpdates())
@@ -238,13 +229,3 @@ def test_separate_updates_need_networks_that_are_apart() -> None:
 def test_binary_actions() -> None:
     model = small_recurrent(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["MultiBinary"])).learn(96)
     assert 0 < model.logger.name_to_value["train/kl"] < 1
-
-
-def test_a_users_buffer() -> None:
-    class Dropping(RecurrentRolloutBuffer):
-        def get(self, batch_size: int | None = None) -> Any:
-            yield next(super().get(batch_size))
-
-    model = small_recurrent(PPOAdaptiveKL, rollout_buffer_class=Dropping).learn(96)
-    assert model.rollout_buffer_class is Dropping
-    assert isinstance(model.rollout_buffer, Dropping)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch as th
 from recurrence import SMALL, ragged_envs, small_recurrent
-from sb3_contrib import RecurrentPPO
-from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 
-from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, assert_same_weights, with_old_parameters
-from sb3_ppo_variants import MissingKLError, PPOAdaptiveKL, PPOClip, PPOFixedKL
+from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, with_old_parameters
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.families import kind_of
 
@@ -135,50 +133,3 @@ def test_a_penalty_against_a_plain_loop() -> None:
             plain.policy.optimizer.step()
     for key, weight in plain.policy.state_dict().items():
         th.testing.assert_close(ours.policy.state_dict()[key], weight, rtol=1e-5, atol=1e-6)
-
-
-def test_the_old_parameters_of_a_minibatch_are_those_of_its_steps() -> None:
-    model = small_recurrent(PPOClip)
-    model.train = lambda: None
-    model.learn(48)
-    kind = kind_of(model.policy)
-    for read, rows, (mean, std) in with_old_parameters(model, 13):
-        samples = kind.samples(read, rows)
-        old = th.distributions.Normal(mean, std)
-        actions = read.actions[read.mask > 1e-8]
-        assert len(actions) == len(samples.returns) <= 13
-        th.testing.assert_close(old.log_prob(actions).sum(dim=1), samples.old_log_prob)
-        assert np.isfinite(samples.advantages.numpy()).all()
-
-
-class OwnActor(RecurrentActorCriticPolicy):
-    """Draws actions from a network of its own, which the inherited ``get_distribution`` does not use."""
-
-    def _build(self, lr_schedule: Any) -> None:
-        super()._build(lr_schedule)
-        self.actor = th.nn.Linear(3, 2)
-        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
-
-    def _of(self, obs: Any) -> Any:
-        return self.action_dist.proba_distribution(self.actor(obs), self.log_std)
-
-    def forward(  # type: ignore[override]
-        self, obs: Any, lstm_states: Any, episode_starts: Any, deterministic: bool = False
-    ) -> Any:
-        _, values, _, states = super().forward(obs, lstm_states, episode_starts, deterministic)
-        actions = self._of(obs).get_actions(deterministic)
-        return actions, values, self._of(obs).log_prob(actions), states
-
-    def evaluate_actions(  # type: ignore[override]
-        self, obs: Any, actions: Any, lstm_states: Any, episode_starts: Any
-    ) -> Any:
-        values, _, _ = super().evaluate_actions(obs, actions, lstm_states, episode_starts)
-        return values, self._of(obs).log_prob(actions), self._of(obs).entropy()
-
-
-def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
-    ours, theirs = (small_recurrent(cls, policy=OwnActor).learn(96) for cls in (PPOClip, RecurrentPPO))
-    assert_same_weights(ours, theirs)
-    assert "train/kl" not in ours.logger.name_to_value
-    with pytest.raises(MissingKLError, match=r"^OwnActor has a forward .* write get_distribution too$"):
-        small_recurrent(PPOAdaptiveKL, policy=OwnActor)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, LogRecorder, collect, noise_envs, with_old_parameters
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, collect, noise_envs, with_old_parameters
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollout import draw_minibatches, inputs_at
 
@@ -121,19 +121,6 @@ def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: An
         assert logged["train/kl"] > 0
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_kl_does_not_depend_on_the_size_of_the_chunks(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged = []
-    for rows_at_once in (512, 7):
-        monkeypatch.setattr("sb3_ppo_variants.policies.kind.ROWS_AT_ONCE", rows_at_once)
-        log = LogRecorder()
-        model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=1e-3, seed=1, fast=fast)
-        model.learn(64, callback=log)
-        logged.append(log.updates[0]["train/kl"])
-    assert logged[0] > 0
-    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
-
-
 @pytest.mark.parametrize("fast", [False, "auto"])
 @pytest.mark.parametrize("distribution", ["gaussian", "squashed_gaussian", "beta"])
 def test_a_box_of_integers(distribution: str, fast: Any) -> None:
@@ -144,23 +131,6 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
     model.learn(32)
     assert (model.rollout_buffer.actions % 1 > 0).all()
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
-
-
-class AddedBuffer(RolloutBuffer):
-    """Counts the steps that are added to it."""
-
-    added = 0
-
-    def add(self, *columns: Any) -> None:
-        self.added += 1
-        super().add(*columns)
-
-
-def test_another_buffer_is_filled_by_its_own_method() -> None:
-    model: Any = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, device="cpu")
-    buffer = AddedBuffer(16, model.observation_space, BOX, "cpu", n_envs=2)
-    model.collect_rollouts(model.env, model._setup_learn(32)[1], buffer, 16)
-    assert buffer.full and buffer.added == 16 and not model.rollout_buffer.full
 
 
 def test_a_buffer_of_sb3_in_place_of_the_model_s() -> None:

@@ -1,6 +1,5 @@
 """Separate updates of policy and value."""
 
-import io
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 import torch as th
 from gymnasium import spaces
-from resuming import assert_exact
 from stable_baselines3.common.utils import LinearSchedule
 from test_hybrid import KICK, NESTED
 
@@ -17,17 +15,12 @@ from helpers import (
     ACTION_SPACES,
     BOX,
     IMAGE,
-    PENALISED,
-    VARIANTS,
     LogRecorder,
-    assert_same_weights,
     collect,
     noise_envs,
-    save,
-    update,
 )
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, PPOFixedKL, SeparateUpdates
-from sb3_ppo_variants.engines.native.update import NativeUpdate, TrainedPart
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, SeparateUpdates
+from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
@@ -101,30 +94,6 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
     assert model._n_updates == min(steps + 1, 4)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("space", [*ACTION_SPACES, "gSDE"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_paths_agree(variant: Any, space: str, double_precision: Double) -> None:
-    own = {"kl_coef": 3.0} if variant in PENALISED else {}
-    shared = {"batch_size": 25, "ent_coef": 0.01, "clip_range_vf": 0.1, "target_kl": 0.02}
-    model = collected(variant, ACTION_SPACES.get(space, BOX), use_sde=space == "gSDE", **shared, **own)
-    double_precision(model)
-    if space == "gSDE":
-        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
-            model.policy.reset_noise()
-    reference, fast_one = trained = [update(model, fast) for fast in (False, True)]
-    for wanted, got in zip(reference.policy.parameters(), fast_one.policy.parameters(), strict=True):
-        th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-9)
-    for name in ("policy.optimizer", "value_optimizer"):
-        wanted, got = (m.get_parameters()[name] for m in trained)
-        th.testing.assert_close(got["state"], wanted["state"], rtol=1e-5, atol=1e-9)
-    logged, fast_logged = (m.logger.name_to_value for m in trained)
-    assert fast_logged.keys() == logged.keys()
-    for key, value in logged.items():
-        assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
-
-
 @pytest.mark.parametrize("space", [*ACTION_SPACES.values(), KICK, NESTED], ids=lambda space: type(space).__name__)
 def test_a_new_model_can_be_copied(space: spaces.Space) -> None:
     """PyTorch refuses to copy tensors with a graph, such as those of a distribution computed with gradients."""
@@ -192,43 +161,9 @@ def test_a_dict_of_arguments() -> None:
         make(updates={"value_epochs": 0})
 
 
-def test_a_dict_of_arguments_for_a_loaded_model() -> None:
-    file = save(make().learn(60))
-    loaded: Any = PPOClip.load(file, env=noise_envs(BOX, n_envs=N_ENVS), updates={"value_epochs": 3})
-    assert loaded.updates == SeparateUpdates(value_epochs=3)
-    assert loaded.learn(60).logger.name_to_value["train/value_epochs"] == 3
-
-
 def test_what_is_no_division_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"^updates='separate' is not allowed; allowed: SeparateUpdates"):
         make(updates="separate")
-
-
-@paths
-def test_a_loaded_model_trains_on(fast: bool) -> None:
-    model, file = make(PPOFixedKL, fast=fast), io.BytesIO()
-    model.learn(120).save(file)
-    loaded: Any = PPOFixedKL.load(file, env=noise_envs(BOX, n_envs=N_ENVS))
-    assert loaded.updates == model.updates
-    for trained, passes in ((model, 2), (loaded.learn(60, reset_num_timesteps=False), 3)):
-        steps = [o.state_dict()["state"][0]["step"] for o in (trained.policy.optimizer, trained.value_optimizer)]
-        assert steps == [passes * 4, passes * 6]
-
-
-@paths
-def test_another_policy_is_trained_with_its_own_optimizers(fast: bool) -> None:
-    own, model = collected(), make(fast=fast).learn(120)
-    model.policy, model.rollout_buffer = deepcopy(own.policy), own.rollout_buffer
-    trained = update(model, fast)
-    assert_same_weights(trained, update(own, fast))
-    assert all(not th.equal(*pair) for pair in zip(trained.policy.parameters(), own.policy.parameters(), strict=True))
-
-
-@paths
-def test_a_resumed_run_is_the_whole_one(fast: bool, tmp_path: Path) -> None:
-    make_env = lambda: noise_envs(BOX, n_envs=N_ENVS)  # noqa: E731
-    end, _ = assert_exact(lambda: make(fast=fast), make_env, tmp_path, 300, 100, 190)
-    assert {"policy.optimizer", "value_optimizer"} <= end["parameters"].keys()
 
 
 # The descent of each path, and its method that makes the steps, one by one or all at once.
@@ -262,21 +197,6 @@ def test_an_update_interrupted_in_the_values_passes_is_taken_back(
     assert model._n_updates == n_updates
 
 
-def test_an_update_interrupted_while_it_is_written_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make(fast=True).learn(60)
-    before, store = deepcopy(model.get_parameters()), TrainedPart.store
-
-    def interrupted(part: TrainedPart) -> None:
-        if part.adam.learning_rate == 2e-3:  # The learning rate of the value function.
-            raise KeyboardInterrupt
-        store(part)
-
-    monkeypatch.setattr(TrainedPart, "store", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(60, reset_num_timesteps=False)
-    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
-
-
 @paths
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
@@ -286,11 +206,6 @@ def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
     with pytest.raises(NonFiniteError, match="the value loss of minibatch 0 is not finite: inf"):
         model.train()
     th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
-
-
-def test_the_fast_path_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    make(PPOFixedKL, verbose=1).learn(60)
-    assert "Training on the fast path" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch as th
 from engine_models import assert_same_update, collected
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, assert_same_weights, noise_envs, save, update
+from helpers import ACTION_SPACES, BOX, assert_same_weights, noise_envs, update
 from sb3_ppo_variants import (
     ApproximateKL,
     ArgumentError,
@@ -176,13 +176,6 @@ def test_other_values_are_refused(stop: Any) -> None:
         PPOClip("MlpPolicy", noise_envs(BOX), stop=stop)
 
 
-@pytest.mark.parametrize("measured", [None, "entropy"])
-def test_a_statistic_that_nothing_measures_is_refused_at_construction(measured: str | None) -> None:
-    cls = EarlyStop if measured is None else type("Own", (EarlyStop,), {"statistic": measured})
-    with pytest.raises(ArgumentError, match=f"{cls.__name__} has no statistic .* use ApproximateKL"):
-        cls(0.1)
-
-
 @pytest.mark.parametrize("cls", [ApproximateKL, ExactKL, RatioDeviation])
 @pytest.mark.parametrize(
     "arguments", [{"limit": -1.0}, {"limit": "1"}, {"limit": float("nan")}, {"limit": 1, "ends": "now"}]
@@ -207,16 +200,3 @@ def test_without_a_known_kl_the_exact_one_is_refused_at_construction(monkeypatch
     with pytest.raises(MissingKLError, match=DiagGaussianDistribution.__name__):
         PPOClip("MlpPolicy", noise_envs(BOX), stop=ExactKL(0.1))
     PPOClip("MlpPolicy", noise_envs(BOX), stop=RatioDeviation(0.1))
-
-
-def test_it_is_saved_without_pickle() -> None:
-    model = PPOClip("MlpPolicy", noise_envs(BOX), stop=ExactKL(0.1, ends="epoch"))
-    assert PPOClip.load(save(model), weights_only=True).stop == ExactKL(0.1, ends="epoch")
-
-
-def test_a_callback_sets_it() -> None:
-    log = LogRecorder()
-    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=3)
-    model.stop = ExactKL(0.0)
-    model.learn(64, callback=log)
-    assert model._n_updates == 1

@@ -36,7 +36,6 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "interpolation": measured_pictures.interpolated,
     "interpolation-penalty": measured_pictures.interpolated_penalty,
     "speed": measured_pictures.faster,
-    "cores": measured_pictures.more_cores,
     "compared": measured_pictures.compared,
     "curves-all": partial(
         measured_pictures.learned,

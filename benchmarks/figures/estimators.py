@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     if options.report is None:
         make_folders(options.json)
         runs = [measure(name, seed, options.timesteps) for name in ALGORITHMS for seed in range(options.seeds)]
-        found = {**circumstances("mujoco"), "env": ENV, "timesteps": options.timesteps, "runs": runs}
+        found = {**circumstances(), "env": ENV, "timesteps": options.timesteps, "runs": runs}
         options.json.write_text(json.dumps(found) + "\n")
     else:
         runs = reported(options.report, "timesteps", "runs")["runs"]

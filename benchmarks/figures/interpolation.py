@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     th.set_num_threads(1)
     make_folders(options.json)
     lines = [line(seed) for seed in range(options.seeds)]
-    found = {**circumstances("mujoco"), "env": ENV, "factors": FACTORS.tolist(), "lines": lines}
+    found = {**circumstances(), "env": ENV, "factors": FACTORS.tolist(), "lines": lines}
     options.json.write_text(json.dumps(found) + "\n")
     print(f"Measured {options.seeds} updates: {options.json}")
     return 0

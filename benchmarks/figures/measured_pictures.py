@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import FixedLocator
 
-from benchmarks import cores
 from benchmarks.figures import interpolation
-from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, picture, shades
+from benchmarks.figures.look import CLIP, PLAIN, picture, shades
 from benchmarks.paper import TABLE_1
 from sb3_ppo_variants.compare import records, scores, statistics
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
@@ -17,7 +15,6 @@ from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 TABLE = Path("results/table1-text.jsonl.gz")
 OBJECTIVES = Path("results/objectives-500k.jsonl.gz")
 SPEEDS = Path("results/throughput-bars.json")
-ENVIRONMENTS = Path("results/cores.json")
 WORKLOADS = {
     "cartpole": "CartPole, 8 environments",
     "halfcheetah-normalized": "HalfCheetah, VecNormalize",
@@ -27,14 +24,6 @@ WORKLOADS = {
     "halfcheetah-zoo": "HalfCheetah, the RL Zoo's settings",
     "humanoid": "Humanoid",
     "breakout-ale": "Breakout, ours on ALE's vector environment",
-}
-STEPPED = {
-    "millisecond": ("16 environments of a millisecond, in workers", FIXED),
-    "bipedalwalker": ("32 x BipedalWalker, in workers", "#b03a5b"),
-    "lunarlander": ("16 x LunarLander, in workers", "#7d5ba6"),
-    "cartpole": ("8 x CartPole, in workers", PLAIN),
-    "halfcheetah": ("8 x HalfCheetah, in MuJoCo's threads", CLIP),
-    "humanoid": ("8 x Humanoid, in MuJoCo's threads", ADAPTIVE),
 }
 SURROGATES = {
     "kl": (r"$\mathbb{E}[\mathrm{KL}]$", "#b03a5b", "solid"),
@@ -122,23 +111,3 @@ def faster(file: Path, data: Path = SPEEDS) -> None:
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set(xlim=(0, 1.1 * high.max()), xlabel="training speed over that of SB3's PPO with the same settings")
-
-
-def more_cores(file: Path, data: Path = ENVIRONMENTS) -> None:
-    """Draw how fast the model says that environments are on more cores, and what was measured as points."""
-    measured = json.loads(data.read_text())
-    counts = np.arange(1, max(cores.MANY) + 1)
-    with picture(file, columns=1, height=4.6) as grid:
-        axes = grid[0, 0]
-        for name, (label, color) in STEPPED.items():
-            axes.plot(counts, [cores.speed(name, measured, n) for n in counts.tolist()], color=color, label=label)
-            points = {n: np.median(ratios) for n, ratios in cores.measured_speeds(name, measured).items()}
-            axes.plot(list(points), list(points.values()), "o", color=color, markersize=6)
-        axes.axhline(1, color="0.75", linewidth=1, zorder=0)
-        axes.set(xscale="log", yscale="log", xlim=(0.9, 70), ylim=(0.3, 24))
-        axes.set(xlabel="cores", ylabel="steps/s over one process")
-        for axis, ticks in ((axes.xaxis, (1, 2, *cores.MANY)), (axes.yaxis, (0.25, 0.5, 1, 2, 4, 8, 16))):
-            axis.set_major_locator(FixedLocator(ticks))
-            axis.set_minor_locator(FixedLocator([]))
-            axis.set_major_formatter("{x:g}")
-        axes.legend(loc="upper left", ncols=2)

@@ -12,8 +12,8 @@ from scipy.stats import permutation_test, spearmanr
 
 from benchmarks.robustness.candidates import N_RANDOM
 from benchmarks.robustness.scores import estimate, is_of_search, say_better, screened, sensitivity
-from sb3_ppo_variants.compare import tables
 from sb3_ppo_variants.compare.plots import COLORS, drawing
+from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import ALPHA, Difference, holm
 
 # How many random configurations a user tries.
@@ -41,7 +41,7 @@ def at_random(frame: pd.DataFrame) -> list[str]:
             **({"sensitivity": f"{sensitivity(settings):.2f}"} if settings.shape[1] > 1 else {}),
         })  # fmt: skip
     said = say_better("With a random configuration", compare_configurations(of_all))
-    return [tables.markdown(pd.DataFrame(rows), None), said]
+    return [write_table(pd.DataFrame(rows), None), said]
 
 
 def best_of(values: np.ndarray, tried: int) -> float:
@@ -63,7 +63,7 @@ def in_each_environment(frame: pd.DataFrame) -> list[str]:
         of_all = {candidate.name: settings[env] for candidate, settings in screened(runs).items()}
         means[env] = {name: estimate(scores.to_numpy()[:, None]) for name, scores in of_all.items()}
         said.append(say_better(f"With a random configuration in {env}", compare_configurations(of_all)))
-    return [tables.markdown(pd.DataFrame(means), "objective"), *said] if len(means) > 1 else []
+    return [write_table(pd.DataFrame(means), "objective"), *said] if len(means) > 1 else []
 
 
 def compare_configurations(of_all: Mapping[str, pd.Series]) -> dict[tuple[str, str], Difference]:
@@ -105,7 +105,7 @@ def by_size(frame: pd.DataFrame) -> list[str]:
     }
     counts = pd.crosstab(sizes, first["candidate"]).reindex(columns=candidates)
     rows = pd.DataFrame({**means, "runs": counts.sum(axis="columns"), **counts}, counts.index)
-    return [tables.markdown(quartiles, "objective"), tables.markdown(rows, "median KL of an update")]
+    return [write_table(quartiles, "objective"), write_table(rows, "median KL of an update")]
 
 
 def correlate(frame: pd.DataFrame) -> list[str]:
@@ -122,7 +122,7 @@ def correlate(frame: pd.DataFrame) -> list[str]:
     corrected = holm(np.array([p for _, p in found.values()])).tolist()
     cells = [f"{rho:.2f}{' *' * (p <= ALPHA)}" for (rho, _), p in zip(found.values(), corrected, strict=True)]
     table = pd.Series(cells, pd.MultiIndex.from_tuples(found)).unstack(sort=False)
-    return [tables.markdown(table, "objective"), DEPENDENCE]
+    return [write_table(table, "objective"), DEPENDENCE]
 
 
 def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

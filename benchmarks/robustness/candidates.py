@@ -1,4 +1,4 @@
-"""The settings of the comparisons ``robustness``: one hyperparameter changed at a time, or all of them at random.
+"""The settings of the comparisons ``robustness`` and ``robustness-random``: defaults, and hyperparameters at random.
 
 All objectives have the same values of the step size, the epochs and the steps of a rollout. Each has values of its own
 coefficient besides.
@@ -28,11 +28,11 @@ class Configuration(NamedTuple):
 
 
 VARIED: Mapping[str, tuple[float, ...]] = {
-    "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3),
-    "n_epochs": (3, 10, 30),
-    "n_steps": (512, 2048, 8192),
+    "learning_rate": (1e-4, 3e-3),
+    "n_epochs": (3, 30),
+    "n_steps": (512, 8192),
 }
-"""The values that are tried one at a time, and between whose ends the others are drawn."""
+"""The ends between which hyperparameters are drawn."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Candidate:
     :param name: its name in tables
     :param algorithm: its algorithm in ``compare``
     :param argument: the argument with its coefficient
-    :param values: values of the coefficient, the one in the middle by default; none if it has no coefficient
+    :param values: the ends of the coefficient and, in the middle, its default; none if it has no coefficient
     :param form: how to write the argument with a value
     """
 
@@ -55,7 +55,7 @@ class Candidate:
     @property
     def default(self) -> Configuration:
         """Its configuration by default."""
-        return Configuration(self.values[len(self.values) // 2] if self.values else None)
+        return Configuration(self.values[1] if self.values else None)
 
     def setting(self, configuration: Configuration) -> str:
         """Write a configuration as on the command line, without what it has by default."""
@@ -66,19 +66,6 @@ class Candidate:
                 # A step size of its own would not be annealed.
                 arguments.append(f"{name}={'lin_' * (name == 'learning_rate')}{value:g}")
         return ":".join([self.algorithm, *([",".join(arguments)] if arguments else [])])
-
-    @cached_property
-    def one_at_a_time(self) -> list[tuple[str, Configuration]]:
-        """The name of what differs from the default configuration, and the configuration, for each of them."""
-        varied: Mapping[str, tuple[float, ...]] = {**({"coefficient": self.values} if self.values else {}), **VARIED}
-        default = self.default._asdict()
-        changed = [
-            (name, Configuration(**{**default, name: value}))
-            for name, values in varied.items()
-            for value in values
-            if value != default[name]
-        ]
-        return [("", self.default), *changed]
 
     @cached_property
     def at_random(self) -> list[Configuration]:
@@ -105,12 +92,9 @@ class Candidate:
 
 
 CANDIDATES = (
-    Candidate("clipping", "ppo_clip", "clip_range", (0.05, 0.1, 0.2, 0.3, 0.5)),
-    Candidate("adaptive KL", "ppo_adaptive_kl", "desired_kl", (0.001, 0.003, 0.01, 0.03, 0.1)),
-    Candidate("fixed KL", "ppo_fixed_kl", "kl_coef", (0.1, 0.3, 1, 3, 10)),
-    Candidate("SPO", "ppo_custom", "objective", (0.05, 0.1, 0.2, 0.3, 0.5), "SPO({:g})"),
+    Candidate("clipping", "ppo_clip", "clip_range", (0.05, 0.2, 0.5)),
+    Candidate("adaptive KL", "ppo_adaptive_kl", "desired_kl", (0.001, 0.01, 0.1)),
+    Candidate("fixed KL", "ppo_fixed_kl", "kl_coef", (0.1, 1, 10)),
+    Candidate("SPO", "ppo_custom", "objective", (0.05, 0.2, 0.5), "SPO({:g})"),
     Candidate("no limit", "ppo_unclipped"),
 )
-ONE_AT_A_TIME = [each.setting(found) for each in CANDIDATES for _, found in each.one_at_a_time]
-AT_RANDOM = [each.setting(found) for each in CANDIDATES for found in each.at_random]
-ENVS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "BipedalWalker-v3"]

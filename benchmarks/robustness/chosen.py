@@ -16,7 +16,7 @@ from benchmarks.robustness.scores import (
     say_better,
     screened,
 )
-from sb3_ppo_variants.compare import tables
+from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
 # With how many other seeds the best configurations are run again.
@@ -78,7 +78,7 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
     :param choose: chooses a candidate's configuration for each environment
     """
     rows, defaults, chosen, own = [], {}, {}, {}
-    by_default = frame[frame["env"].isin(envs) & ~frame["is_random"] & (frame["changed"] == "")]
+    by_default = frame[frame["env"].isin(envs) & ~frame["is_random"]]
     for candidate, settings in screened(frame).items():
         best, best_of_each = (each(candidate, settings)[envs] for each in (choose, best_in_each))
         again, in_each = (fresh_scores(frame, labels) for labels in (best, best_of_each))
@@ -108,7 +108,7 @@ def confirmed_in(where: str, name: str, frame: pd.DataFrame, envs: list[str], ch
         if choose is best_in_each or len(envs) > 1:  # Otherwise, the table of the best of its own search has said it.
             said.append(say_better(f"With the defaults {where}", differences(defaults)))
         said.append(say_apart(f"The {name} {where} differs from the default", pairs))
-    return [tables.markdown(pd.DataFrame(rows), None), *said]
+    return [write_table(pd.DataFrame(rows), None), *said]
 
 
 def fresh_scores(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:

@@ -1,19 +1,17 @@
 """How robust each objective is to its hyperparameters: tables, and pictures, of the runs of robustness.yml."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 from benchmarks.robustness.at_random import at_random, by_size, correlate, draw_at_random, in_each_environment
 from benchmarks.robustness.chosen import FRESH, confirmed, list_confirmations
-from benchmarks.robustness.one_at_a_time import draw_one_at_a_time, one_at_a_time, varied
 from benchmarks.robustness.scores import ENDS, count_failures, list_ends, say_cost, scaled
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path("results/robustness.jsonl.gz")
 EXPLAINED = f"""In each environment, the {ENDS[0]}th percentile of the random configurations has the score 0 and the
-{ENDS[1]}th has 1, or those of all runs where no random ones are known. The sensitivity is that of Adkins et al. 2024
+{ENDS[1]}th has 1. The sensitivity is that of Adkins et al. 2024
 (https://arxiv.org/abs/2412.07165): how much better an objective scores if its best configuration is chosen for each
 environment than if one is chosen for all of them. The best of few runs is partly luck, which raises it."""
 
@@ -35,24 +33,13 @@ def run(options: argparse.Namespace) -> int:
     for problem in problems:
         print(problem)
     frame = scaled(found)
-    by_one, is_random = varied(frame), frame["is_random"].any()
-    if by_one.empty and not is_random:
-        raise ArgumentError(
-            "these records have nothing to make a table of: finished runs of robustness-random.yml, or of "
-            "robustness.yml with both the defaults and other settings"
-        )
-    blocks, pictures = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)], {}
-    if len(by_one):
-        blocks += one_at_a_time(by_one)
-        pictures["one-at-a-time.png"] = partial(draw_one_at_a_time, by_one)
-    if is_random:
-        blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame)]
-        blocks += confirmed(frame)
-        pictures["at-random.png"] = partial(draw_at_random, frame)
+    if not frame["is_random"].any():
+        raise ArgumentError("these records have no finished runs of robustness-random.yml, of which tables are made")
+    blocks = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)]
+    blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame), *confirmed(frame)]
     blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))
     if options.pictures is not None:
         options.pictures.mkdir(parents=True, exist_ok=True)
-        for name, draw in pictures.items():
-            draw(options.pictures / name)
+        draw_at_random(frame, options.pictures / "at-random.png")
     return 0

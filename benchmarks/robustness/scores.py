@@ -14,14 +14,12 @@ from sb3_ppo_variants.compare.statistics import Differences, Estimate, interval
 ENDS = (5, 95)
 
 
-def label_all() -> Iterator[tuple[str, str, str, float, bool]]:
-    """Yield the label of each setting, its candidate, what differs from the default, its value, and if it is random."""
+def label_all() -> Iterator[tuple[str, str, float, bool]]:
+    """Yield the label of each setting, its candidate, its number among the random ones, and whether it is one."""
     for candidate in CANDIDATES:
-        for changed, configuration in candidate.one_at_a_time:
-            value = getattr(configuration, changed) if changed else np.nan
-            yield label_of(candidate, configuration), candidate.name, changed, value, False
+        yield label_of(candidate, candidate.default), candidate.name, np.nan, False
         for number, configuration in enumerate(candidate.at_random):
-            yield label_of(candidate, configuration), candidate.name, "", number, True
+            yield label_of(candidate, configuration), candidate.name, number, True
 
 
 def label_of(candidate: Candidate, configuration: Configuration) -> str:
@@ -32,10 +30,10 @@ def label_of(candidate: Candidate, configuration: Configuration) -> str:
 def scaled(found: list[Record]) -> pd.DataFrame:
     """Return a row for each run of the presets, with its score between the ends of its environment.
 
-    A run that failed, or has no score, is as bad as the worst of its environment. The defaults, the other settings of
-    one hyperparameter at a time, and the random ones each leave out environments that not all of them have reached.
+    A run that failed, or has no score, is as bad as the worst of its environment. The defaults and the random settings
+    each leave out environments that not all of them have reached.
     """
-    settings = pd.DataFrame(label_all(), columns=["label", "candidate", "changed", "value", "is_random"])
+    settings = pd.DataFrame(label_all(), columns=["label", "candidate", "number", "is_random"])
     settings["preset"] = np.where(settings["is_random"], "robustness-random", "robustness")
     rows = pd.DataFrame(
         [
@@ -48,9 +46,8 @@ def scaled(found: list[Record]) -> pd.DataFrame:
     frame = rows.merge(settings, on=["label", "preset"]).astype({"score": float})
     frame["failed"] = frame["score"].isna()
     frame["score"] = frame["score"].fillna(frame.groupby("env")["score"].transform("min"))
-    parts = [frame["preset"], frame["changed"] != ""]
-    reached = frame.groupby([*parts, "env"])["label"].transform("nunique")
-    frame = frame[reached == reached.groupby(parts).transform("max")].copy()
+    reached = frame.groupby(["preset", "env"])["label"].transform("nunique")
+    frame = frame[reached == reached.groupby(frame["preset"]).transform("max")].copy()
     # Later runs, of the defaults or of the best, must not change the scale by which the best were chosen.
     first = is_of_search(frame)
     are_known = first.groupby(frame["env"]).transform("any")
@@ -99,7 +96,7 @@ def screened(frame: pd.DataFrame) -> dict[Candidate, pd.DataFrame]:
     """
     first = frame[is_of_search(frame)]
     return {
-        candidate: found.pivot_table("scaled", "value", "env").dropna()
+        candidate: found.pivot_table("scaled", "number", "env").dropna()
         for candidate in CANDIDATES
         if len(found := first[first["candidate"] == candidate.name])
     }

@@ -17,11 +17,9 @@ import numpy as np
 import pandas as pd
 from stable_baselines3.common.monitor import get_monitor_files, load_results
 
-from sb3_ppo_variants.compare.records import FORMAT, LAST, RANDOM, Record, digest
+from sb3_ppo_variants.compare.records import ADDED, FORMAT, LAST, RANDOM, Record, digest
 from sb3_ppo_variants.errors import ArgumentError
 
-# Stands for the algorithm of runs that were recorded elsewhere.
-ADDED = "added"
 # What is read: files, columns, and names that begin with the environment.
 EVALUATIONS_FILE = "evaluations.npz"
 RETURN = "charts/episodic_return"
@@ -48,14 +46,8 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     """
     runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
     for text in texts:
-        named, _, path = text.partition("=")
-        label, _, env = named.partition("@")
-        if not label or not path:
-            raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
-        for run in _choose(text, env, _read(text, Path(path))):
-            if not (env or run.env):
-                raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
-            runs[label, env or run.env or ""].append(run)
+        for label, env, run in _read(text):
+            runs[label, env].append(run)
     taken = {RANDOM, *(record["label"] for record in found)}
     records: list[Record] = []
     for (label, env), of_label in runs.items():
@@ -80,21 +72,14 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     return records
 
 
-def _choose(text: str, env: str, found: list[Added]) -> list[Added]:
-    """Choose the runs of an environment, of any version, if some are of others."""
-    named = {run.env for run in found}
-    if not env or len(named) == 1:
-        return found
-    same = [run for run in found if run.env and VERSION.sub("", run.env) == VERSION.sub("", env)]
-    if len({run.env for run in same}) != 1:
-        names = ", ".join(sorted(str(name) for name in named))
-        raise ArgumentError(f"--add {text} has runs of {names}, and it must be clear which are those of {env}")
-    return same
-
-
-def _read(text: str, path: Path) -> list[Added]:
+def _read(text: str) -> list[tuple[str, str, Added]]:
+    """Read the runs that an ``--add`` names, each with its label and environment."""
+    named, _, path = text.partition("=")
+    label, _, env = named.partition("@")
+    if not label or not path:
+        raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
     try:
-        found = [run for run in _runs(path) if run.ends]
+        found = [run for run in _runs(Path(path)) if run.ends]
     except Exception as error:
         # NumPy, pandas and SB3 raise many kinds of errors for files that are damaged or not theirs.
         raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
@@ -107,7 +92,16 @@ def _read(text: str, path: Path) -> list[Added]:
     strange = [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]
     if strange:
         raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
-    return found
+    names = {run.env for run in found}
+    if env and len(names) > 1:
+        # Of several environments, take the one that differs only in its version.
+        found = [run for run in found if VERSION.sub("", run.env or "") == VERSION.sub("", env)]
+        if len({run.env for run in found}) != 1:
+            several = ", ".join(sorted(map(str, names)))
+            raise ArgumentError(f"--add {text} has runs of {several}, and it must be clear which are those of {env}")
+    if not env and None in names:
+        raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
+    return [(label, env or run.env or "", run) for run in found]
 
 
 def _runs(path: Path) -> Iterator[Added]:

@@ -1,18 +1,28 @@
-"""Records of runs. Each has its own file, which is written completely or not at all."""
+"""Records of runs, each in a file of its own, which is written completely or not at all."""
 
 import gzip
 import hashlib
 import json
 import math
+import os
+import platform
+import subprocess
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
+import torch as th
+from stable_baselines3.common.base_class import BaseAlgorithm
 
+from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.plain import Values
@@ -21,12 +31,21 @@ from sb3_ppo_variants.saving.plain import Values
 FORMAT = 1
 # The label of the runs of the random policy, for which normalised scores are 0.
 RANDOM = "random policy"
+# Stands for the algorithm of runs that were recorded elsewhere.
+ADDED = "added"
 # The score of a run is the mean return of this many of its last episodes.
 LAST = 100
-# What every record of a finished run has, besides what all records have.
-FINISHED = ("score", "steps", "last_returns", "episodes")
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
+# What every record of a finished run has, besides what all records have.
+FINISHED = ("score", "steps", "last_returns", "episodes")
+# The name of a file into which records are packed.
+PACKED = ".jsonl.gz"
+# Results depend on the versions of these packages, if they are installed.
+PACKAGES = (
+    "sb3_ppo_variants", "stable_baselines3", "gymnasium", "torch", "numpy", "sb3_contrib", "mujoco", "ale_py",
+    "envpool", "box2d",
+)  # fmt: skip
 
 
 class Result(TypedDict, total=False):
@@ -36,23 +55,16 @@ class Result(TypedDict, total=False):
     score: float | None
     steps: int
     last_returns: list[float]
-    # "ends", the steps at which the episodes ended, and "returns"; None in exported records.
+    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing".
     episodes: dict[str, Sequence[float]] | None
-    # The learning curve of an exported record: the mean return of the last episodes at the end of each span.
+    # The learning curve: the mean return of the last episodes at the end of each span.
     trailing: list[float | None]
-    # Records of earlier versions lack what follows. In exported records, the number of episodes that have ended by the
-    # end of each span.
-    ended: list[int]
-    # By name of a logged value, its means over the updates in each span.
+    # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
     training: dict[str, list[float | None]]
-    # The commit of this package; None outside its repository.
+    # The commit of this package, what decides how sums are rounded, and the class of the vectorised environment.
     commit: str | None
-    # What decides how sums are rounded.
     numerics: dict[str, str]
-    # The class of the vectorised environment, which changes no result.
     vec_env: str
-    # Digests of the user's modules that the run names.
-    modules: dict[str, str]
 
 
 class Record(Result):
@@ -95,27 +107,24 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind in (None, KeyboardInterrupt):
-            self.write()
-            if self._waiting:
-                names = ", ".join(self._waiting)
-                rest = "all others are safe, and the same command makes these again"
-                raise SystemExit(f"{self.problem} ({names}); {rest}")
+        self.write()
+        if self._waiting and kind in (None, KeyboardInterrupt):
+            rest = "all others are safe, and the same command makes these again"
+            raise SystemExit(f"{self.problem} ({', '.join(self._waiting)}); {rest}")
 
     def write(self, *records: Record) -> list[Record]:
         """Write records and those that wait, and return those written. ``problem`` says why others still wait."""
         self._waiting |= {record["name"]: record for record in records}
-        written, failure = [], ""
+        self.problem, written = "", []
         for name, record in list(self._waiting.items()):
             file = self._folder / f"{name}.json"
             try:
                 write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
             except OSError as error:
-                failure = f"{file} could not be written: {error}"
+                self.problem = f"{file} could not be written: {error}. Records not yet written: {len(self._waiting)}"
             else:
                 # Until it is written, a record waits, even if a Ctrl-C comes in between.
                 written.append(self._waiting.pop(name))
-        self.problem = f"{failure}. Records not yet written: {len(self._waiting)}" if failure else ""
         return written
 
 
@@ -152,28 +161,20 @@ def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
     for where, source in sources:
         try:
             record = json.loads(source if isinstance(source, str) else source.read_text())
-            found = record.get("format") if isinstance(record, dict) else None
-            if found != FORMAT:
-                raise ValueError(
-                    f"it is a record of format {found}, this version of sb3_ppo_variants reads format {FORMAT}; "
-                    "use the version that wrote it, or make the run anew"
-                )
+            if (found := record.get("format")) != FORMAT:
+                raise ValueError(f"it has format {found}, and this version of sb3_ppo_variants reads format {FORMAT}")
             of_episodes = () if record.get("episodes") else ("trailing",)
             of_result = ("error",) if record.get("status") == "failed" else (*FINISHED, *of_episodes)
             if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
             records.append(record)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, AttributeError) as error:
             problems.append(f"{where} is ignored: {error}")
     return records, problems
 
 
 def merge_records(records: Iterable[Record]) -> Loaded:
-    """Keep one record of each run, preferably a finished one.
-
-    It is a problem if two of them have different scores, or if the random policy was measured with different results in
-    an environment, as when its wrappers changed.
-    """
+    """Keep one record of each run, preferably a finished one. It is a problem if two of them have different scores."""
     found: dict[str, Record] = {}
     problems = []
     for record in records:
@@ -183,34 +184,27 @@ def merge_records(records: Iterable[Record]) -> Loaded:
         elif record["status"] == "finished" and record["score"] != other["score"]:
             differ = f"{other['score']}, which is used, and {record['score']}"
             problems.append(f"{record['name']} occurs twice, with scores {differ}")
-    measured: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for record in found.values():
-        if not record["algorithm"] and record["status"] == "finished" and record["score"] is not None:
-            measured[digest(record["conditions"])[:6], record["env"]].append(record["score"])
-    for (name, env), (first, *others) in measured.items():
-        if {first} != {first, *others}:
-            differ = f"{first}, which is used, and {', '.join(map(str, others))}"
-            problems.append(f"the random policy has different scores in {env} ({name}): {differ}")
     return list(found.values()), problems
 
 
 def pack(records: Iterable[Record], file: Path) -> None:
-    """Write records to one small ``.jsonl.gz`` file, with their curves, but without the list of all episodes."""
+    """Write records to one small file, with their curves, but without the list of all episodes.
+
+    :raises ArgumentError: if the name of the file does not end in ``.jsonl.gz``, or it cannot be written
+    """
+    if not file.name.endswith(PACKED):
+        raise ArgumentError(f"--export {file} needs a name that ends in {PACKED}, because the file is compressed")
     lines = []
     for record in records:
-        of_spans: dict[str, object] = {}
-        if record["status"] == "finished" and (episodes := record["episodes"]):
-            ended = count_ended(episodes["ends"], record["steps"])
-            of_spans = {"trailing": curve(record), "ended": ended.tolist()}
-        lines.append(json.dumps({**record, "episodes": None, **of_spans}) + "\n")
-    # The file contains no timestamp, so that the same records give the same file.
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
-
-
-def count_ended(ends: Sequence[float], steps: int) -> np.ndarray:
-    """Count the episodes that have ended by the end of each span. ``ends`` must be ascending."""
-    return np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
+        is_finished = record["status"] == "finished"
+        packed = {**record, "episodes": None} | ({"trailing": curve(record)} if is_finished else {})
+        lines.append(json.dumps(packed) + "\n")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # The file contains no timestamp, so that the same records give the same file.
+        write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
+    except OSError as error:
+        raise ArgumentError(f"--export {file} could not be written: {error}") from error
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
@@ -218,7 +212,7 @@ def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) 
 
     The last point is the score. A point is ``None`` if no episode has ended yet. ``ends`` must be ascending.
     """
-    ended = count_ended(ends, steps)
+    ended = np.searchsorted(ends, np.arange(1, SPANS + 1) * steps / SPANS, side="right")
     # Differences of cumulative sums would be faster, but lose the digits of small returns after huge ones.
     digits = decimals(returns)
     return [round(float(np.mean(returns[max(end - LAST, 0) : end])), digits) if end else None for end in ended]
@@ -261,3 +255,53 @@ def digest(value: object) -> str:
     """Hash a JSON-serialisable value. The result is short, and is the same in every process."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# What a result depends on besides settings and seed. Processors, and versions of the code, round sums differently, and
+# training amplifies the last bit into other scores.
+
+
+def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
+    """Describe what decides how this process rounds sums. Only this package's algorithms have a path."""
+    found = library()
+    return {
+        "processor": processor(),
+        "native": "" if found is None else found.instructions,
+        "torch": th.backends.cpu.get_cpu_capability(),
+        "path": choose(model._plan(), model.fast).engine.name if isinstance(model, PPOBase) else "",
+    }
+
+
+@cache
+def processor() -> str:
+    """Find the model of the processor, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
+    numbers = "/".join(fields[name] for name in ("cpu family", "model") if name in fields)
+    return fields.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
+
+
+@cache
+def commit() -> str | None:
+    """Find the commit of this package, with ``-dirty`` if files were changed, or ``None`` outside its repository."""
+    git = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    try:
+        git(["git", "ls-files", "--error-unmatch", Path(__file__).name])  # Fails in another project's repository.
+        return git(["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def circumstances() -> Values:
+    """Describe how a result was made: the versions of Python and of packages, and the machine."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "versions": versions,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of {processor()}",
+    }

@@ -3,37 +3,36 @@
 import argparse
 import base64
 import json
+import math
 import re
+import shlex
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
-from filelock import FileLock, Timeout
 from jinja2 import Environment, StrictUndefined
 from markdown_it import MarkdownIt
+from scipy.stats import sem
 
-from sb3_ppo_variants.compare import plots, records, scores, statistics, tables
+from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.added import read_beside
 from sb3_ppo_variants.compare.options import OUT
-from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.compare.scores import Comparison
-from sb3_ppo_variants.compare.settings import split
-from sb3_ppo_variants.compare.tables import escape_markdown, join_labels, markdown, say_count
+from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
+from sb3_ppo_variants.compare.scores import Comparison, by_humans, comparisons, normalised_curves
+from sb3_ppo_variants.compare.settings import list_presets, split, write_option
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.atomic import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 
-# Subfolders: the records of finished and failed runs, the progress of the others, and the pictures of the report.
-RECORDS, RUNNING, PICTURES = "records", "running", "pictures"
-# A file in the same folder, which the command that makes runs keeps locked.
-LOCK = ".lock"
-PACKED = ".jsonl.gz"
+# Subfolders of the records and of the pictures.
+RECORDS, PICTURES = "records", "pictures"
 TEMPLATE = Path(__file__).with_suffix(".md.j2")
-UNTESTED = "No setting has a seed with normalised scores in every environment, so nothing is tested."
-PAGE = """\
+STYLE = """\
 <!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
@@ -42,196 +41,419 @@ PAGE = """\
 body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
 td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; white-space: nowrap }
-img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto } summary { cursor: pointer }
+img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto }
 </style>
 """
+# Characters that would format a text or end the cell of a table. Underscores inside of words do not.
+MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
+# Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
+CLEARLY = 5
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the report of the existing records."""
     out: Path = options.out or OUT
+    has_records = (out / RECORDS).is_dir()
     if options.files and options.out is None:
         raise ArgumentError("--from needs --out, the folder for its report")
-    if not options.files and not (out / RECORDS).is_dir():
+    if not options.files and not has_records:
         raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
-    if options.files and (out / RECORDS).is_dir():
+    if options.files and has_records:
         raise ArgumentError(
             f"--out {out} has records of its own, which a report of --from would leave out: pass another folder, or "
             "copy the runs to this one with compare --from"
         )
     found, problems = records.load_records(None if options.files else out / RECORDS, options.files or ())
-    write_report(out, found, problems, options.export, options.baseline, options.add)
+    if options.export is not None:
+        records.pack(found, options.export)
+        print(f"Records: {options.export}")
+    write_report(out, found, problems, options.baseline, options.add)
     return 0
 
 
 def write_report(
-    out: Path,
-    found: Sequence[Record],
-    problems: Sequence[str],
-    export: Path | None = None,
-    baseline: str | None = None,
-    add: Sequence[str] = (),
+    out: Path, found: Sequence[Record], problems: Sequence[str], baseline: str | None = None, add: Sequence[str] = ()
 ) -> None:
     """Write the files of a report.
 
     :param problems: lines about records that cannot be used
-    :param export: file to pack the records into
     :param baseline: the setting that the others are compared with, as in the report or on the command line; ``None``
         takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     """
-    if export is not None and not export.name.endswith(PACKED):
-        raise ArgumentError(f"--export {export} needs a name that ends in {PACKED}, because the file is compressed")
+    compared = comparisons([*found, *read_beside(add, found)])
+    if baseline is not None:
+        labels = {label for each in compared for label in each.labels}
+        known = [label for label in (baseline, split(baseline).label) if label in labels]
+        if not known:
+            raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
+        baseline = known[0]
     try:
-        if export is not None:
-            records.pack(found, export)
-    except OSError as error:
-        raise SystemExit(f"--export {export} could not be written: {error.strerror or error}") from error
-    try:
-        if not found and (add or baseline is not None):
-            raise ArgumentError("--add and --baseline need records, and there are none yet")
-        compared = scores.comparisons([*found, *read_beside(add, found)])
-        baseline = baseline and _find_baseline(baseline, {label for each in compared for label in each.labels})
         (out / PICTURES).mkdir(parents=True, exist_ok=True)
-        text = render(compared, problems, out, baseline)
+        text = to_markdown(compared, problems, out / PICTURES, baseline)
         frames = [each.table.assign(comparison=each.name) for each in compared]
         contents = {
             out / "report.md": text,
             out / "report.html": to_html(text, out),
             out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
-            out / "scores.tex": "\n".join(map(tables.to_latex, compared)),
+            out / "scores.tex": "\n".join(map(to_latex, compared)),
         }
         for file, content in contents.items():
             write_atomically(file, content.encode())
     except OSError as error:
         raise SystemExit(f"the report could not be written to --out {out}: {error}") from error
     print(f"Report: {', '.join(map(str, contents))}")
-    if export is not None:
-        print(f"Records: {export}")
 
 
-def _find_baseline(given: str, labels: set[str]) -> str:
-    for label in (given, split(given).label):
-        if label in labels:
-            return label
-    raise ArgumentError(f"--baseline {given!r} is not one of the recorded settings: {', '.join(sorted(labels))}")
-
-
-def render(compared: Sequence[Comparison], problems: Sequence[str], out: Path, baseline: str | None) -> str:
-    """Make the report in Markdown, and draw its pictures."""
+def to_markdown(
+    compared: Iterable[Comparison], problems: Sequence[str], pictures: Path, baseline: str | None = None
+) -> str:
+    """Make the report in Markdown, and draw its pictures into a folder."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters |= {"table": write_table, "escape": escape}
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
-        running=_count_running(out),
-        problems=problems,
-        sections=[describe_comparison(comparison, out / PICTURES, baseline) for comparison in compared],
-        alpha=statistics.ALPHA,
-        margin=statistics.MARGIN,
-        last=records.LAST,
+    sections = [describe_comparison(comparison, pictures, baseline) for comparison in compared]
+    return template.render(problems=problems, sections=sections, statistics=statistics, last=LAST)
+
+
+def to_html(text: str, folder: Path) -> str:
+    """Convert the report to a single HTML page, with its pictures, from the folder, embedded."""
+
+    def embed(found: re.Match[str]) -> str:
+        return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return STYLE + re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body)
+
+
+def to_latex(comparison: Comparison) -> str:
+    """Make LaTeX tables of the scores, which need the package booktabs."""
+    if comparison.table.empty:
+        return ""
+    columns = ["seeds", "mean", "rank", "better than"]
+    ranked = {each.label: [each.seeds, each.value, each.ranks, ", ".join(each.better)] for each in comparison.ranking}
+    tables = {
+        "mean normalised scores, 95\\% intervals": pd.DataFrame.from_dict(ranked, orient="index", columns=columns),
+        f"mean return of the last {LAST} episodes, standard deviation, seeds": tabulate_scores(comparison),
+    }
+    return "\n".join(
+        frame.astype(str).to_latex(escape=True, caption=f"{comparison.name}: {what}", position="htbp")
+        for what, frame in tables.items()
+        if len(frame)
     )
 
 
-def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | None) -> Values:
-    """Make everything that the report says about a comparison, as texts by name, and draw its pictures.
+def escape(text: str) -> str:
+    """Escape text from records, so that Markdown shows it unchanged."""
+    return MARKDOWN_SIGNS.sub(r"\\\g<0>", text)
 
-    :param pictures: folder for the pictures
+
+def join_labels(labels: Iterable[str]) -> str:
+    """Join labels for a sentence in Markdown."""
+    return ", ".join(map(escape, labels))
+
+
+def count(things: Collection[object], name: str) -> str:
+    """Say how many things there are, such as "1 seed" or "3 seeds"."""
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+
+
+def write_table(frame: pd.DataFrame, index: str | None = "setting") -> str:
+    """Write a table as Markdown, with empty cells where values are missing.
+
+    :param index: what the rows are; ``None`` leaves the index out
+    """
+    filled = frame.astype(object).where(frame.notna(), "").rename(index=lambda label: escape(str(label)))
+    return str(filled.rename_axis(index).to_markdown(index=index is not None, disable_numparse=True))
+
+
+def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | None) -> Values:
+    """Collect what the report says about a comparison, and draw its pictures.
+
     :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO
     """
-    known = not comparison.table.empty
-    said: dict[str, Any] = dict.fromkeys(("overview", "verdict", "doubts", "warning", "arrays", "shared"))
-    said |= {
-        "title": f"{comparison.title} ({comparison.name})",
-        "summary": tables.summarize(comparison.own),
-        "added": ", ".join(
-            f"{escape_markdown(label)} ({say_count(comparison.runs(label), 'run')})" for label in comparison.added
-        ),
-        "failures": tables.failures(comparison.failed),
+    said: Values = {
+        "comparison": comparison,
+        "summary": summarize(comparison.own),
+        "added": ", ".join(f"{escape(label)} ({count(comparison.runs(label), 'run')})" for label in comparison.added),
+        "failures": [
+            (f"{escape(each['label'])}, {each['env']}, seed {each['seed']}", textwrap.indent(each["error"], "    "))
+            for each in comparison.failed
+        ],
     }
-    if not known:
+    if comparison.table.empty:
         return said
-    arrays, against = comparison.arrays, baseline or comparison.baseline
-    said |= {"overview": tables.overview(comparison, against), "verdict": UNTESTED, "arrays": bool(arrays)}
-    if arrays:
-        few = tables.too_few(
-            [len(own) for own in comparison.tested.values()], len(scores.scaled_envs(comparison.table))
-        )
-        said["verdict"] = tables.verdict(comparison.ranking, few, bool(comparison.incomplete), comparison.doubts)
-        said |= {"doubts": bool(comparison.doubts), "warning": tables.warn_of_scale(comparison)}
-    compared = tables.against(comparison, against)
-    said |= {
-        "not_scaling": tables.name_not_scaling(comparison),
-        "without_scale": ", ".join(comparison.without_scale),
-        "incomplete": join_labels(comparison.incomplete) if scores.scaled_envs(comparison.table) else "",
-        "against": markdown(compared) if len(compared) else "",
-        "baseline": f"{escape_markdown(against)} ({say_count(arrays.get(against, ()), 'seed')})",
-        "without_baseline": baseline and baseline not in arrays and escape_markdown(baseline),
-        "scores": markdown(tables.score_cells(comparison)),
-        "speed": tables.speed(comparison.table),
-        "human": "",
-        "human_means": "",
+    base = baseline or comparison.baseline
+    return said | {
+        "verdict": say_verdict(comparison),
+        "warning": warn_of_scale(comparison),
+        "overview": tabulate_overview(comparison, base),
+        "incomplete": join_labels(comparison.incomplete) if comparison.scaled_envs else "",
+        "baseline": f"{escape(base)} ({count(comparison.arrays.get(base, ()), 'seed')})",
+        "against": tabulate_differences(comparison, base),
+        "humans": by_humans(comparison.table),
+        "scores": tabulate_scores(comparison),
+        "speed": tabulate_speed(comparison.table),
+        "command": write_command(comparison),
+        "pictures": draw_all(comparison, pictures),
+        **tabulate_hyperparameters(comparison.own),
     }
-    said |= tables.compare_with_humans(comparison) | _draw_all(comparison, pictures)
-    return said | (tables.hyperparameters(comparison.own) if comparison.own.records else {})
 
 
-def _draw_all(comparison: Comparison, pictures: Path) -> dict[str, Any]:
-    """Draw the pictures of a comparison, and return their Markdown by name."""
+def draw_all(comparison: Comparison, folder: Path) -> dict[str, list[str]]:
+    """Draw the pictures of a comparison, and return their Markdown by the part of the report that shows them."""
 
-    def draw(text: str, name: str, function: Callable[..., None], *arguments: object) -> str:
-        file = pictures / f"{comparison.name}-{name}.png"
+    def draw(title: str, name: str, function: plots.Drawing, *arguments: object) -> str:
+        file = folder / f"{comparison.name}-{name}.png"
         function(*arguments, file)
-        return f"![{text}]({PICTURES}/{file.name})"
+        return f"![{title}]({PICTURES}/{file.name})"
 
-    arrays, labels = comparison.arrays, comparison.labels
-    drawn: dict[str, Any] = {"curves": [], "efficiency": "", "training": ""}
-    if arrays:
-        drawn["aggregates"] = draw("Mean normalised scores", "aggregates", plots.draw_aggregates, arrays, labels)
-        drawn["profiles"] = draw("Performance profiles", "profiles", plots.draw_profiles, arrays, labels)
-        shares, curves = scores.normalised_curves(comparison)
-        if len(shares):
-            of_curves = (comparison, shares, curves)
-            drawn["efficiency"] = draw("Sample efficiency", "efficiency", plots.draw_efficiency, *of_curves)
+    drawn: dict[str, list[str]] = {"scores": [], "efficiency": [], "curves": [], "training": []}
+    if comparison.arrays:
+        of_scores = (comparison.arrays, comparison.labels)
+        drawn["scores"].append(draw("Mean normalised scores", "aggregates", plots.draw_means, *of_scores))
+        drawn["scores"].append(draw("Performance profiles", "profiles", plots.draw_profiles, *of_scores))
+        if len(normalised_curves(comparison)[0]):
+            drawn["efficiency"].append(draw("Sample efficiency", "efficiency", plots.draw_efficiency, comparison))
     # Ids that differ only in characters that file names cannot have get a digest.
     names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in comparison.envs}
     counts = Counter(names.values())
     for env, name in names.items():
         unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
-        drawn["curves"].append(draw(f"Learning curves in {env}", unique, plots.draw_environment, comparison, env))
+        drawn["curves"].append(draw(f"Learning curves in {env}", unique, plots.draw_curves, comparison, env))
     if plots.list_quantities(comparison):
-        drawn["training"] = draw("What the updates logged", "training", plots.draw_training, comparison)
+        drawn["training"].append(draw("What the updates logged", "training", plots.draw_training, comparison))
     return drawn
 
 
-def read_states(folder: Path) -> dict[str, Values]:
-    """Read what the runs in progress last wrote about themselves, by the name of the run."""
-    states = {}
-    for file in sorted(folder.glob("*.json")):
-        # The file is removed when its run ends.
-        with suppress(FileNotFoundError):
-            states[file.stem] = json.loads(file.read_text())
-    return states
+# What a section says
 
 
-def _count_running(out: Path) -> int:
-    """Count the runs in progress. Files that a killed command left over do not count."""
-    if not (out / LOCK).exists():
-        return 0
-    try:
-        with FileLock(out / LOCK, timeout=0):
-            return 0
-    except Timeout:
-        return len(read_states(out / RUNNING))
+def summarize(comparison: Comparison) -> list[str]:
+    """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
+    failed = [record for record in comparison.failed if record["label"] != RANDOM]
+    trainings = [*comparison.records, *failed]
+    everything = [*trainings, *comparison.random]
+    frame = pd.DataFrame(trainings, columns=["label", "env", "seed", "timesteps"])
+    names = {"label": "setting", "env": "environment", "seed": "seed"}
+    counts = [count(frame[column].unique(), name) for column, name in names.items()]
+    versions = {", ".join(f"{name} {number}" for name, number in each["versions"].items()) for each in everything}
+    computed = {
+        ", ".join(f"{name} {value}" for name, value in each.get("numerics", {}).items()) for each in comparison.records
+    }
+    facts = {
+        **comparison.conditions,
+        "preset": None,
+        "protocol": describe_protocol(comparison.conditions),
+        "timesteps": ", ".join(f"{steps:,}" for steps in sorted(frame["timesteps"].unique())),
+        "runs": f"{len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
+        "commit": ", ".join(sorted({each.get("commit") or "" for each in everything} - {""})),
+    }
+    lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in facts.items() if fact not in (None, "", {})]
+    lines += [f"versions: {each}" for each in sorted(versions)]
+    lines += [f"machine: {each}" for each in sorted({each["machine"] for each in everything})]
+    lines += [f"computed by: {each or 'not known, in an earlier version'}" for each in sorted(computed)]
+    if len({(each["label"], str(each.get("numerics"))) for each in comparison.records}) > len(comparison.labels):
+        lines.append(
+            "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
+            "of different seeds do"
+        )
+    return lines
 
 
-def to_html(text: str, folder: Path) -> str:
-    """Convert the report from Markdown to a single HTML page, with its pictures, from the folder, embedded."""
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+def describe_protocol(conditions: Values) -> str | None:
+    """Name the protocol, and describe it unless another entry or a file has other values than it names."""
+    name = conditions.get("protocol")
+    is_own = (conditions["entry"], conditions["file"]) == ("mujoco", None)
+    return f"{name}, {PROTOCOLS[name].says}" if name and is_own else name
 
-    def embed(found: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
 
-    body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body)
-    # Only these tags are restored. All others are shown as text, whatever the records contain.
-    opened = r"<p>&lt;details&gt;&lt;summary&gt;([^<]*)&lt;/summary&gt;</p>"
-    body = re.sub(opened, r"<details><summary>\1</summary>", body).replace("<p>&lt;/details&gt;</p>", "</details>")
-    return f"{PAGE}{body}"
+def say_verdict(comparison: Comparison) -> str:
+    """Say what is known about the best setting."""
+    if not comparison.arrays:
+        return "No setting has a seed with normalised scores in every environment, so nothing is tested."
+    best, *others = comparison.ranking
+    doubts = {each.label: "a single seed" for each in others if each.seeds == 1} | comparison.doubts
+
+    def name(each: statistics.Ranked) -> str:
+        return escape(each.label) + (f" ({doubts[each.label]})" if each.label in doubts else "")
+
+    said = name(best).replace(escape(best.label), f"**{escape(best.label)}**", 1)
+    said += f" has the highest mean score, {best.value.value:.2f}"
+    if not others:
+        has_runs = "no other setting has a seed in every environment"
+        return f"{said}; {has_runs if comparison.incomplete else 'there is no other setting'}."
+    if few := say_too_few([len(own) for own in comparison.tested.values()], len(comparison.scaled_envs)):
+        return f"{said}. {few}"
+    alike = [name(each) for each in others if each.label not in best.better]
+    if not alike:
+        counting = "that count " if comparison.incomplete else ""
+        return f"{said}, and is better than all others {counting}beyond noise."
+    if not best.better:
+        it = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
+        return f"{said}. {it} cannot be told apart from {', '.join(alike)}."
+    better = f"It is better beyond noise than {join_labels(best.better)}"
+    return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+
+
+def say_too_few(seeds: Sequence[int], envs: int) -> str:
+    """Say that no test can tell settings with these numbers of seeds apart, and how many could; nothing if one can."""
+    tested = [sorted(pair) for pair in combinations(seeds, 2) if min(pair) > 1]
+    if not tested:
+        return "With a single seed, nothing can be said about noise." if len(seeds) > 1 else ""
+    least = min(statistics.smallest_p(first, second, envs) for first, second in tested)
+    needed = statistics.ALPHA / len(tested)
+    if least <= needed:
+        return ""
+    where = "one environment" if envs == 1 else f"{envs} environments"
+    numbers = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    corrected = f", and a comparison of {len(tested)} pairs asks for {needed:.2g}" if len(tested) > 1 else ""
+    enough = statistics.seeds_needed(math.comb(len(seeds), 2), envs)  # Of settings with a single seed, too.
+    return (
+        f"So few seeds cannot tell settings apart: with {numbers} seeds in {where}, the smallest p value of "
+        f"two settings is {least:.2g}{corrected}. It takes at least {enough} seeds of each."
+    )
+
+
+def warn_of_scale(comparison: Comparison) -> str:
+    """Warn of environments in which hardly anything learned, so that noise of the random policy decides the scores."""
+    found = []
+    for env, low in comparison.random_scores.items():
+        if (best := comparison.best_runs.get(env)) is not None and best["score"] is not None:
+            (random, *_) = (record for record in comparison.random if record["env"] == env)
+            several = [run["last_returns"] for run in (random, best) if len(run["last_returns"]) > 1]
+            if 0 < best["score"] - low < CLEARLY * math.hypot(*(float(sem(returns)) for returns in several)):
+                found.append(env)
+    warning = (
+        f"In {', '.join(found)}, the best run is hardly better than the random policy. Scores there are divided by a "
+        "small number and may decide the means: leave such environments out."
+    )
+    return warning if found else ""
+
+
+def write_command(comparison: Comparison) -> str | None:
+    """Write the command that makes the runs, or ``None`` if their file of hyperparameters or settings is needed."""
+    conditions = comparison.conditions
+    labels, envs = comparison.tried
+    named = conditions["preset"]
+    unknown = conditions["file"] is not None or conditions.get("switched") or any("#" in label for label in labels)
+    if unknown or named not in (None, *list_presets()) or not comparison.own.records:
+        return None
+    words = ["python", "-m", "sb3_ppo_variants", "compare", *(["--config", named] if named else [])]
+    for option in ("protocol", "entry", "normalize", "anneal", "timesteps", "resume_every"):
+        words += [] if conditions.get(option) is None else write_option(option, conditions[option])
+    for parameter, value in conditions["parameters"].items():
+        words += ["-p", f"{parameter}={value}"]
+    own = [label.replace(" ", ":", 1) for label in labels if label not in comparison.added]
+    seeds = {record["seed"] for record in [*comparison.own.records, *comparison.failed]}
+    return shlex.join([*words, "--algos", *own, "--envs", *envs, "--seeds", str(1 + max(seeds))])
+
+
+# Tables
+
+
+def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
+    """Tabulate the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
+    cells = comparison.table.groupby(["label", "env"])["score"].apply(format_mean).unstack()
+    cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(format_number)
+    return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
+
+
+def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
+    """Tabulate what is most asked about each setting: rank, score, speed, and the KL of an update.
+
+    :param baseline: label of the setting that the speeds are compared with, if it is one of these
+    """
+    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
+    rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
+    labels = [*dict.fromkeys([*rows, *comparison.labels])]
+    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns).reindex(labels)
+    if rows and len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
+        cells.insert(3, "IQM", pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format))
+    if len(comparison.envs) == 1:
+        cells["return"] = comparison.table.groupby("label")["score"].apply(format_mean)
+    paces = comparison.table.groupby(["label", "env"])["steps_per_second"].mean().unstack()
+    cells["steps per second"] = paces.mean(axis=1).dropna().map("{:,.0f}".format)
+    if baseline in paces.index:
+        # In the environments of both.
+        ratios = (paces / paces.loc[baseline]).mean(axis=1).dropna()
+        cells[f"times {escape(baseline)}'s"] = ratios.map("{:.1f}".format)
+    cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
+    # Nothing is known of some columns in records of other libraries and of earlier versions.
+    return cells.dropna(axis="columns", how="all")
+
+
+def _kl(comparison: Comparison, label: str) -> str | None:
+    """Say the median of the KL that a setting's updates logged, of which SB3 logs an estimate, and its middle 80%."""
+    for name, about in (("kl", ""), ("approx_kl", "about ")):
+        if logged := comparison.logged(label, name):
+            low, middle, high = (f"{float(f'{value:.2g}'):g}" for value in np.percentile(logged, [10, 50, 90]))
+            return f"{about}{middle} ({low} to {high})"
+    return None
+
+
+def tabulate_differences(comparison: Comparison, baseline: str) -> pd.DataFrame:
+    """Tabulate how the other settings compare with one; nothing if there are no scores to compare."""
+    scored = comparison.arrays
+    rows = {}
+    for label, own in scored.items():
+        if label != baseline and baseline in scored:
+            difference = comparison.differences[label, baseline]
+            rows[label] = {
+                "seeds": len(own),
+                "P(better)": statistics.probability_of_improvement(own, scored[baseline]),
+                "difference": difference.estimate,
+                "p": "" if math.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
+                f"equivalent within {statistics.MARGIN}": (
+                    "yes" if comparison.are_equivalent(label, baseline) else "not shown"
+                ),
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def tabulate_speed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate the steps and the times of each setting, as means over its runs."""
+    names = {
+        "steps": "steps of a run", "steps_per_second": "steps per second", "wall_seconds": "seconds of a run",
+        "cpu_seconds": "seconds of CPU of a run",
+    }  # fmt: skip
+    # Runs that were recorded elsewhere may have no times.
+    settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
+    means = settings[[*names]].mean().rename(columns=names).astype(object)
+    cells = means.map("{:,.0f}".format, na_action="ignore")
+    cells.insert(0, "runs", settings.size())
+    return cells
+
+
+def tabulate_hyperparameters(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """Tabulate the hyperparameters that all settings share in all environments, and those that differ."""
+    rows = {
+        (escape(record["label"]), record["env"]): {
+            name: escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            for name, value in record["hyperparameters"].items()
+        }
+        for record in comparison.records
+    }
+    names = ["setting", "environment"]
+    frame = pd.DataFrame([*rows.values()], index=pd.MultiIndex.from_tuples(rows or [("", "")][:0], names=names))
+    frame = frame.fillna("-").sort_index(axis="columns")
+    is_shared = frame.nunique() == 1
+    shared = frame.loc[:, is_shared].head(1).T.set_axis(["value"][: len(rows)], axis="columns")
+    different = frame.loc[:, ~is_shared].reset_index()
+    # Settings that are the same in all of their environments have a single row.
+    alike = different.drop(columns="environment").drop_duplicates()
+    return {"shared": shared, "different": alike if alike["setting"].is_unique else different}
+
+
+def format_mean(of_seeds: pd.Series) -> str:
+    """Write a mean with its standard deviation and the number of seeds."""
+    known = of_seeds.dropna()
+    if known.empty:
+        return "no episode ended"
+    spread = f" ± {format_number(known.std())}" if len(known) > 1 else ""
+    return f"{format_number(known.mean())}{spread} ({len(known)})"
+
+
+def format_number(value: float) -> str:
+    """Write a number with four digits, which is more than seeds agree on."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

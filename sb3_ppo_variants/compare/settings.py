@@ -1,30 +1,41 @@
-"""The settings to compare, the conditions that they share, and the hyperparameters that result."""
+"""What is compared: settings and the conditions that they share, as the command line and YAML files give them.
+
+A comparison in a file has these keys, all of which may be missing::
+
+    name: of the comparison (default: the name of the file)
+    settings: [ppo_clip, "ppo_fixed_kl:kl_coef=1", sb3_ppo]
+    envs: [CartPole-v1]
+    seeds: 3
+    conditions: {timesteps: 50000, normalize: true, parameters: {n_steps: 512}}
+
+The ``conditions`` are fields of :class:`Conditions`. If they are a list, settings are compared under each of them.
+Options of the command line replace what a file says.
+"""
 
 import ast
 import hashlib
-import inspect
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from runpy import run_path
 from typing import NamedTuple
 
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments.checks import list_arguments
-from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, EXAMPLE, MASKABLE_PPO
+from sb3_ppo_variants.arguments import list_arguments
+from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, evaluate_python
 from sb3_ppo_variants.saving.plain import Values
 
+# The package's comparisons.
+PRESETS = Path(__file__).parent / "presets"
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
@@ -42,14 +53,6 @@ RESERVED = {
 COMPARED_ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
 # Conditions that only some records contain.
 LATER = ("protocol", "switched", "resume_every")
-# The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
-# if they are not at their defaults, so that earlier runs keep their names.
-RECORDED = frozenset({
-    "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
-    "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
-    "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
-    "desired_kl", "kl_coef", "objective",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,8 @@ class Setting:
     @property
     def label(self) -> str:
         """The setting in words."""
-        named = self.arguments if self.protocol is None else {**self.arguments, "protocol": self.protocol}
-        listed = ", ".join(f"{name}={value}" for name, value in sorted(named.items()))
-        return f"{self.name} {listed}".strip()
+        named = self.arguments | ({} if self.protocol is None else {"protocol": self.protocol})
+        return f"{self.name} {', '.join(f'{name}={value}' for name, value in sorted(named.items()))}".strip()
 
     @property
     def path(self) -> str:
@@ -77,11 +79,6 @@ def own_protocol(label: str) -> str | None:
     """Find the protocol that the setting with a label has of its own."""
     found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
     return found and found[1]
-
-
-def has_argument(label: str, name: str) -> bool:
-    """Whether the setting with a label has an argument of its own."""
-    return re.search(rf"[ ,] ?{name}=", label) is not None
 
 
 def split(text: str) -> Setting:
@@ -163,16 +160,16 @@ class SettingsFile(NamedTuple):
 
 
 def read_file(path: Path) -> SettingsFile:
-    """Read a yml or py file of hyperparameters in the RL Zoo's format."""
+    """Read a YAML file of hyperparameters in the RL Zoo's format."""
     try:
         content = path.read_bytes()
-        found = run_path(str(path))["hyperparams"] if path.suffix == ".py" else yaml.safe_load(content)
-        entries = evaluate_python(found)
+        entries = evaluate_python(yaml.safe_load(content))
     except Exception as error:
-        # A py file is the user's own code, which may raise anything.
-        allowed = "It must be a yml file, or a py file that defines hyperparams, with a dict for each environment."
-        problem = f"--hyperparams {path} cannot be read: {type(error).__name__}: {error}"
-        raise ArgumentError(f"{problem}\n{allowed}") from error
+        # What the file writes as Python is the user's own code, which may raise anything.
+        allowed = "it must be a YAML file with a dict for each environment"
+        raise ArgumentError(
+            f"--hyperparams {path} cannot be read, {allowed}: {type(error).__name__}: {error}"
+        ) from error
     return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 
@@ -223,106 +220,36 @@ def write_option(name: str, value: object) -> list[str]:
     return [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
 
 
-class Resolved(NamedTuple):
-    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
+@dataclass(frozen=True)
+class Config:
+    """A comparison: the texts of its settings, for :func:`read_setting`, and the rest."""
 
-    hyperparameters: Hyperparameters
-    timesteps: int
-    dropped: list[str]
-
-
-def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
-    if setting.protocol is not None:
-        # A file has entries of its own.
-        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
-        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
-    protocol, algorithm = conditions.rules, load_class(setting.path)
-    known = list_arguments(algorithm)
-    shared, timesteps = share(setting, env_id, conditions)
-    applicable = {*known, *COMPARED_ENVIRONMENT_KEYS}
-    if known.get("clip_range") is None:
-        # A penalised objective that is also clipped is a different one, which a setting must request itself.
-        applicable.discard("clip_range")
-    dropped = [name for name in shared if name not in applicable]
-    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
-        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
-        dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
-    given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
-    hyperparameters = _without_known_defaults(algorithm, _defaults(algorithm, conditions) | given)
-    hyperparameters["policy"] = policy_for(setting, hyperparameters.get("policy"))
-    if conditions.anneal is not None and "learning_rate" not in setting.arguments:
-        if "learning_rate" not in hyperparameters:
-            (named,) = write_option("anneal", conditions.anneal)
-            raise ArgumentError(f"{named} is for algorithms with a learning_rate, which {setting.name} does not have")
-        hyperparameters["learning_rate"] = _anneal(hyperparameters["learning_rate"], conditions.anneal)
-    if conditions.anneal is not False:
-        hyperparameters = protocol.anneal(hyperparameters)
-    if not issubclass(algorithm, PPOBase):
-        if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
-            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
-            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
-        if hyperparameters.get("max_grad_norm", 0) is None:
-            hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
-    return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
+    settings: Sequence[str] = tuple(DEFAULT_ALGORITHMS)
+    envs: Sequence[str] = ("CartPole-v1",)
+    seeds: int = 3
+    conditions: Sequence[Conditions] = (Conditions(),)
 
 
-def _defaults(algorithm: type[BaseAlgorithm], conditions: Conditions) -> Hyperparameters:
-    """Return the arguments of an algorithm that have defaults, and those that the conditions may anneal."""
-    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
-    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
-    known = list_arguments(algorithm)
-    names = [*conditions.rules.annealed, *([] if conditions.anneal is None else ["learning_rate"])]
-    annealed = {name: value for name in names if isinstance(value := known.get(name), float | int)}
-    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
-    return {**own, **annealed, "device": "cpu"}
+def list_presets() -> list[str]:
+    """List the names of the package's comparisons."""
+    return sorted(path.stem for path in PRESETS.glob("*.yml"))
 
 
-def _without_known_defaults(algorithm: type[BaseAlgorithm], hyperparameters: Hyperparameters) -> Hyperparameters:
-    """Leave out what is not recorded: arguments for other purposes, and the defaults of this package's own."""
-    package = __name__.partition(".")[0]
-    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    defaults = {} if ours is None else list_arguments(ours)
-    omitted = {n for n, value in hyperparameters.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
-    return {name: value for name, value in hyperparameters.items() if name not in RESERVED.keys() | omitted}
+def read_config(name: str) -> Config:
+    """Read a comparison.
 
-
-def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
-    """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
-    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
-    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
-    if conditions.file is None:
-        shared = recipes.select(recipes.entries_of(name), env_id, conditions.entry)
-    else:
-        file = f"--hyperparams {conditions.file.name}"
-        shared = recipes.select(conditions.file.entries, env_id, conditions.entry, file)
-    recommended = shared.pop("n_timesteps", None)
-    if conditions.file is None and setting.path in recipes.BASELINES:
-        own = recipes.entries_of(setting.path)
-        if conditions.entry not in (None, *own):
-            raise ArgumentError(
-                f"--entry {conditions.entry} has no hyperparameters for {setting.name}, which has {', '.join(own)}"
-            )
-        shared = recipes.select(own, env_id, conditions.entry)
-    timesteps = recommended if conditions.timesteps is None else conditions.timesteps
-    if not isinstance(timesteps, int | float) or timesteps < 1:
-        given = "n_timesteps of its hyperparameters" if conditions.timesteps is None else "--timesteps"
-        raise ArgumentError(f"a run in {env_id} must take at least 1 step; {given} is {timesteps!r}")
-    shared = conditions.rules.over(shared)
-    if conditions.normalize is not None:
-        shared["normalize"] = conditions.normalize
-    shared |= conditions.rules.under(conditions.parameters)
-    for name in shared.keys() & RESERVED.keys():
-        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
-    return shared, int(timesteps)
-
-
-def _anneal(learning_rate: object, anneal: bool) -> str | float:
-    """Return the step size, annealed linearly to 0 or constant."""
-    if isinstance(learning_rate, float | int):
-        return f"lin_{learning_rate!r}" if anneal else learning_rate
-    with suppress(ValueError):
-        if isinstance(learning_rate, str) and learning_rate.startswith("lin_"):
-            constant = float(learning_rate.removeprefix("lin_"))
-            return learning_rate if anneal else constant
-    raise ArgumentError(f"--anneal and --no-anneal need a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}")
+    :param name: of one of the package's comparisons, or the path of a YAML file
+    :raises ArgumentError: if there is no such file, or it does not describe a comparison
+    """
+    path = PRESETS / f"{name}.yml" if name in list_presets() else Path(name)
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        preset, shared = str(found.pop("name", path.stem)), found.pop("conditions", {})
+        for key in {"settings", "envs"} & found.keys():
+            if not (isinstance(found[key], list) and found[key] and all(isinstance(text, str) for text in found[key])):
+                raise ValueError(f"{key} must be a list of texts, not {found[key]!r}")
+        listed = shared if isinstance(shared, list) else [shared]
+        return Config(**found, conditions=[Conditions(preset, **each) for each in listed])
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        names = ", ".join(list_presets())
+        raise ArgumentError(f"--config {name} is neither {names} nor a YAML file of a comparison: {error}") from error

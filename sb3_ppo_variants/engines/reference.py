@@ -15,8 +15,8 @@ from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.collector import Actor, Observations, bounds_of, bring_into_bounds, resample_noise
+from sb3_ppo_variants.envs.outputs import check_actions
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Watch, check_actions
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
@@ -69,7 +69,6 @@ class TorchActor:
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
-        self._watch = Watch(model)
         self._parameters = [*drawn_from]
         self._acted: Acted
         self._actions: np.ndarray
@@ -94,7 +93,7 @@ class TorchActor:
             acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
         actions = acted.actions.cpu().numpy()
         clipped_actions = bring_into_bounds(policy, self._bounds, actions)
-        check_actions(clipped_actions, self._watch)
+        check_actions(clipped_actions)
         self._acted, self._actions = acted, actions
         self._seen = {
             "obs_tensor": obs_tensor,

@@ -25,7 +25,7 @@ from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.engines.views import make_view
-from sb3_ppo_variants.guards.masks import choices
+from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
 from sb3_ppo_variants.rollout import Samples

@@ -1,27 +1,46 @@
-"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and reaches into it as far as its kind allows."""
+"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and reaches into it as far as its kind allows.
+
+Observations are an array, or a dictionary or tuple of arrays, with one row per environment. SB3's ``VecEnv`` resets
+within the step that ends an episode: that step returns the first observation of the next episode, and has the last
+observation of the old one in its info. For gymnasium's autoreset modes, see https://farama.org/Vector-Autoreset-Mode.
+"""
 
 import re
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from operator import setitem
+from typing import Any, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorWrapper,
+)
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.autoreset import check_new_game, collect_info, copy_rows, count_rows, end_of_episode, per_env
+from sb3_ppo_variants.envs.outputs import Info, copy_info
+from sb3_ppo_variants.envs.subproc import ended_worker
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.outputs import Info
-from sb3_ppo_variants.guards.workers import Exchange, WorkerEndedError
-from sb3_ppo_variants.layout import Actions, is_hybrid
+from sb3_ppo_variants.interrupts import HELD
+from sb3_ppo_variants.layout import Actions, is_hybrid, map_parts, parts_of
+
+Infos: TypeAlias = list[Info]
 
 # Backends in C++ take seeds as signed 32-bit integers.
 SEED_LIMIT = 2**31
@@ -68,21 +87,23 @@ class GymnasiumVecEnv(VecEnv):
         self._inner = inner
         self._has_workers = isinstance(inner, AsyncVectorEnv)
         self._has_singles = isinstance(inner, AsyncVectorEnv | SyncVectorEnv)
-        if self._has_workers:
-            workers = enumerate(zip(inner.parent_pipes, inner.processes, strict=True))
-            inner.parent_pipes = [
-                pipe if isinstance(pipe, Exchange) else Exchange(pipe, i, process) for i, (pipe, process) in workers
-            ]
         if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
             inner._add_info = collect_info
 
-    def _begin(self) -> None:
-        """Prepare for a command to the environments, because an interrupt may have cut the last one short."""
-        if self._has_workers:
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Let a Ctrl-C during training wait for the answers of gymnasium's workers, and name one that has ended."""
+        try:
+            # gymnasium has closed the pipe of a worker that raised an error.
+            if self._has_workers and None in self._inner.parent_pipes:
+                raise EOFError
+            with HELD:
+                yield
+        except (EOFError, ConnectionError) as error:
+            if not self._has_workers:
+                raise
             self._inner._state = AsyncState.DEFAULT
-            if None in self._inner.parent_pipes:  # gymnasium has closed the pipe of a worker that raised an error.
-                index = self._inner.parent_pipes.index(None)
-                raise WorkerEndedError.of(index, self._inner.processes[index])
+            raise ended_worker(self._inner.processes) from error
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -94,12 +115,9 @@ class GymnasiumVecEnv(VecEnv):
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
         observations, infos = self._reset_env(self._seeds[0], options or None)
-        n_observations = count_rows(observations)
-        if n_observations < self.num_envs:
-            raise ArgumentError(f"env={self.env} must step all its environments: create it with batch_size=num_envs")
-        if n_observations > self.num_envs:
-            problem = f"returns {n_observations} observations for {self.num_envs} environments"
-            raise ArgumentError(f"env={self.env} {problem}: games of several players are not supported")
+        if (n := count_rows(observations)) != self.num_envs:
+            problem = f"returns {n} observations for {self.num_envs} environments: create it with batch_size=num_envs"
+            raise ArgumentError(f"env={self.env} {problem}; games of several players are not supported")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
@@ -107,8 +125,8 @@ class GymnasiumVecEnv(VecEnv):
 
     def _reset_env(self, seed: int | None, options: Info | None) -> tuple[VecEnvObs, Info]:
         """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
-        self._begin()
-        return self.env.reset(seed=seed, options=options)
+        with self._asking():
+            return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
@@ -132,15 +150,15 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
-        self._begin()
-        observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
+        with self._asking():
+            observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = copy_rows(observations)
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
-            for i, reset_info in self._end_of_episode(self.env, observations, dones, infos).items():
-                if terminated[i]:
-                    check_new_game(self.env, infos[i], self.reset_infos[i], reset_info)
+            with self._asking():
+                begun = self._end_of_episode(self.env, observations, dones, infos)
+            for i, reset_info in begun.items():
                 self.reset_infos[i] = reset_info
         for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut_off
@@ -150,13 +168,10 @@ class GymnasiumVecEnv(VecEnv):
         """Close the environments; a second call does nothing."""
         if self._closed:
             return
-        how = {}
-        if self._has_workers:
-            self._inner._state = AsyncState.DEFAULT
-            useless = any(pipe is not None and pipe.useless for pipe in self._inner.parent_pipes)
-            if useless or not all(process.is_alive() for process in self._inner.processes):
-                how = {"terminate": True}
-        self.env.close(**how)
+        at_once = self._has_workers and (
+            self._inner._state is not AsyncState.DEFAULT or not all(each.is_alive() for each in self._inner.processes)
+        )
+        self.env.close(**({"terminate": True} if at_once else {}))
         self._closed = True
 
     def get_images(self) -> Sequence[np.ndarray | None]:
@@ -170,8 +185,8 @@ class GymnasiumVecEnv(VecEnv):
         return list(self._render())
 
     def _render(self) -> Any:
-        self._begin()
-        return self.env.render()
+        with self._asking():
+            return self.env.render()
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have the attribute."""
@@ -222,11 +237,11 @@ class GymnasiumVecEnv(VecEnv):
 
         A worker exits if its environment does not have the method or attribute.
         """
-        self._begin()
         where = list(self._get_indices(indices))
         if not self._has_workers:
             return [getattr(self._inner.envs[i], method)(*args, **kwargs) for i in where]
-        answers = self._inner.call(method, *args, **kwargs)
+        with self._asking():
+            answers = self._inner.call(method, *args, **kwargs)
         return [answers[i] for i in where]
 
     def _need(self, name: str) -> None:
@@ -255,3 +270,180 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
         "this to omit this message"
     )
     return venv
+
+
+# What gymnasium's vector environments return, as SB3 has it: rows, infos and ends of episodes.
+
+# gymnasium's wrappers that do not work here, and what to do instead, in SAME_STEP and in the other modes.
+LISTS: Mapping[type[VectorWrapper], str] = {DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos"}
+UNUSABLE: Mapping[bool, Mapping[type[VectorWrapper], str]] = {
+    # gymnasium refuses these too, but only if the metadata says that this is the mode.
+    True: {**LISTS, VectorObservationWrapper: "use another autoreset mode, or wrap the single environments"},
+    # If only some environments are reset, these raise an error or lose the returns of all.
+    False: {
+        **LISTS,
+        NormalizeObservation: "use SB3's VecNormalize",
+        NormalizeReward: "use SB3's VecNormalize, or AutoresetMode.SAME_STEP",
+        RecordEpisodeStatistics: "use SB3's VecMonitor, or AutoresetMode.SAME_STEP",
+    },
+}
+
+# Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
+# observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
+# info of each reset by the index of its environment.
+EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, Info]]
+
+
+class OfEach(dict[Any, Info]):
+    """Infos by the indices of their environments."""
+
+
+def _are_equal(first: VecEnvObs, second: VecEnvObs) -> bool:
+    """Check whether all values are equal, treating NaN as equal to NaN."""
+    equal = map_parts(lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), first, second)
+    return all(each for _, each in parts_of(equal))
+
+
+def copy_rows(observations: VecEnvObs) -> VecEnvObs:
+    """Copy observations, because many backends reuse their memory in the next step."""
+    return cast(VecEnvObs, map_parts(np.array, observations))
+
+
+def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
+    """Take a copy of the row of one environment, or of the rows that a mask selects."""
+    return cast(VecEnvObs, map_parts(lambda array: array[index].copy(), observations))
+
+
+def count_rows(observations: VecEnvObs) -> int:
+    """Count the rows."""
+    _, array = next(parts_of(observations))
+    return len(array)
+
+
+def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
+    """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
+
+    ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after
+    ``0`` becomes ``0``.
+    """
+    of_each = vector_infos if isinstance(vector_infos, OfEach) else OfEach()
+    of_each.setdefault(env_num, {}).update(copy_info(env_info))
+    return of_each
+
+
+def per_env(vector_infos: Info, n_envs: int) -> Infos:
+    """Split the info of a vector environment into one info per environment.
+
+    A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,
+    because all environments have a value. A value without one entry per environment, such as a number, is copied to
+    all. Dictionaries are split in the same way. No info shares memory with the arrays.
+    """
+    if isinstance(vector_infos, OfEach):
+        return [vector_infos.get(i, {}) for i in range(n_envs)]
+    infos: Infos = [{} for _ in range(n_envs)]
+    masks = {f"_{key}" for key in vector_infos}
+    for key, values in vector_infos.items():
+        if key in masks:
+            continue
+        has_value = vector_infos.get(f"_{key}")
+        for i, value in enumerate(_values(values, n_envs)):
+            if has_value is None or has_value[i]:
+                infos[i][key] = value
+    return infos
+
+
+def _values(values: Any, n_envs: int) -> list[Any]:
+    if isinstance(values, dict):
+        return per_env(values, n_envs)
+    if not (isinstance(values, list | tuple) or np.ndim(values) > 0) or len(values) != n_envs:
+        return [deepcopy(values) for _ in range(n_envs)]
+    if isinstance(values, list | tuple) or values.dtype.hasobject:
+        return deepcopy(list(values))
+    return values.tolist() if values.ndim == 1 else list(values.copy())
+
+
+def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
+    """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
+    reset_infos = {}
+    # RecordEpisodeStatistics puts the statistics of the old episode into the info of the new one.
+    keys = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
+    for i, info in enumerate(infos):
+        # ALE fills final_obs for all environments; it is stale for those that are not done.
+        final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
+        if dones[i]:
+            if final_observation is None:
+                raise ArgumentError(f"env={env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
+            statistics = {key: info.pop(key) for key in keys}
+            reset_infos[i] = info
+            infos[i] = {**final_info, **statistics, "terminal_observation": final_observation}
+    return reset_infos
+
+
+def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
+    """Handle NEXT_STEP and DISABLED by immediately resetting the environments that are done.
+
+    In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
+    """
+    ended = np.flatnonzero(dones).tolist()
+    for i in ended:
+        infos[i]["terminal_observation"] = take_rows(observations, i)
+    inner: Any = env.unwrapped
+    # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
+    overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
+    before = [getattr(inner, name).copy() for name in overwritten]
+    first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
+    reset_infos = per_env(vector_infos, count_rows(first))
+    for name, array in zip(overwritten, before, strict=True):
+        getattr(inner, name)[..., ~dones] = array[..., ~dones]
+    if len(reset_infos) == len(dones):
+        if not overwritten and not _are_equal(take_rows(first, ~dones), take_rows(observations, ~dones)):
+            problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
+            raise ArgumentError(f"env={env} {problem}")
+        first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
+    # Otherwise env is EnvPool's, which returns only the environments that were reset.
+    map_parts(lambda array, new: setitem(array, dones, new), observations, first)
+    return dict(zip(ended, reset_infos, strict=True))
+
+
+def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
+    """Choose the function that handles the end of an episode.
+
+    :param mode: the autoreset mode of ``env``, if it does not declare one
+    :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper
+    """
+    known = _mode(env, mode)
+    inner = env.unwrapped
+    if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
+        # Without shared memory, the workers forget that they were reset, and reset again in the next step.
+        raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
+    is_same_step = known is AutoresetMode.SAME_STEP
+    for wrapper in _wrappers(env):
+        for kind, instead in UNUSABLE[is_same_step].items():
+            # Only gymnasium's own environments remove the mask from the options before this wrapper sees it.
+            counts = kind is RecordEpisodeStatistics and not isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
+            if isinstance(wrapper, kind) and not counts:
+                raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {known}: {instead}")
+    return reset_in_the_step if is_same_step else reset_at_once
+
+
+def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
+    while isinstance(env, VectorWrapper):
+        yield env
+        env = env.env
+
+
+def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
+    # ALE writes its mode into the metadata of gymnasium's base class, which all environments without metadata of their
+    # own share. So an attribute takes precedence, and the metadata of the base class is ignored.
+    metadata = {} if env.metadata is VectorEnv.metadata else env.metadata
+    declared = getattr(env.unwrapped, "autoreset_mode", metadata.get("autoreset_mode"))
+    try:
+        modes = {AutoresetMode(mode) for mode in (given, declared) if mode is not None}
+    except ValueError:
+        modes = set()
+    if len(modes) != 1:
+        allowed = ", ".join(f"'{mode.value}'" for mode in AutoresetMode)
+        raise ArgumentError(
+            f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
+        )
+    return modes.pop()

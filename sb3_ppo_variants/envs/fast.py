@@ -13,7 +13,7 @@ from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
-from sb3_ppo_variants.arguments.rules import FLAG, RULES, check_arguments, instance
+from sb3_ppo_variants.arguments import FLAG, RULES, check_arguments, instance
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
     MAKING_RULES,
@@ -25,11 +25,11 @@ from sb3_ppo_variants.envs.making import (
     register_games,
     spec_of,
 )
+from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import load_model, make_mujoco_vec_env
 from sb3_ppo_variants.envs.mujoco.tasks import TASKS, gymnasium_task, is_registered_by
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import own_space, random_actions
 
 WrapperClass = Callable[[gym.Env], gym.Env]
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16

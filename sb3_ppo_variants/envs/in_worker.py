@@ -1,5 +1,6 @@
 """The side of the workers of a ``SafeSubprocVecEnv``: a process that steps some of the environments."""
 
+import mmap
 import multiprocessing as mp
 import os
 import signal
@@ -9,22 +10,23 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_int
+from functools import reduce
+from itertools import accumulate
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, recv_handle
-from typing import Any, NamedTuple, cast
+from operator import getitem
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import is_wrapped
-from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvObs
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
-from sb3_ppo_variants.envs.shared import Block, StepNumbers, common, contents_of
-from sb3_ppo_variants.errors import EnvOutputError
-from sb3_ppo_variants.guards.masks import METHOD, MaskCheck, choices
-from sb3_ppo_variants.guards.outputs import EnvCheck, Info, Value, Watch, call_env, copy_observation
-from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
+from sb3_ppo_variants.envs.outputs import Info, OutputCheck, copy_observation
+from sb3_ppo_variants.errors import GuardError
+from sb3_ppo_variants.layout import AnySpace, parts_of
 
 if sys.platform == "linux":
     import fcntl
@@ -34,14 +36,14 @@ class Failure(NamedTuple):
     """A worker's message in place of an answer when it fails."""
 
     traceback: str
-    wrong_output: EnvOutputError | None
+    wrong_output: GuardError | None
 
 
 class Stepped(NamedTuple):
-    """The answer to a step of a worker's environments; ``None`` stands for one without numbers and infos."""
+    """The answer to a step of a worker's environments; ``None`` stands for one without results and infos."""
 
-    numbers: StepNumbers | None
-    """``None`` if they are in shared memory."""
+    results: list[np.ndarray] | None
+    """Rewards, ends and the parts of observations; ``None`` if they are in shared memory."""
     infos: dict[int, Info]
     """Infos by index of the environment, without those that are :data:`NO_INFO`."""
     begun: dict[int, Info]
@@ -53,93 +55,86 @@ NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
 STEP_MESSAGE, NONE_MESSAGE = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
 
-
-class CheckedEnv:
-    """An environment in a worker process, and its ``step`` and ``reset`` with checks of the values that they return.
-
-    The environment itself stays as it is, because it may copy itself, or take steps that only its own code sees. The
-    process of the model checks that numbers are finite, because it knows the step.
-    """
-
-    CHECKED: tuple[str, ...] = ("step", "reset")
-
-    def __init__(self, env: gym.Env, env_index: int):
-        self.env = env
-        self._check = EnvCheck(env.observation_space, env_index, Watch())
-
-    def step(self, *args: object, **kwargs: object) -> tuple[Value, ...]:
-        """Take a step."""
-        observation, *others = self._check.step(call_env(self._check, self.env.step, *args, **kwargs))
-        return copy_observation(observation), *others
-
-    def reset(self, **arguments: object) -> tuple[Value, Info]:
-        """Begin an episode."""
-        observation, info = self._check.reset(call_env(self._check, self.env.reset, **arguments))
-        return copy_observation(observation), info
-
-    def find_method(self, name: str) -> Callable[..., object]:
-        """Find a method of the environment, with its checks if it has any."""
-        found: Callable[..., object] = getattr(self, name) if name in self.CHECKED else self.env.get_wrapper_attr(name)
-        return found
-
-
-class MaskedEnv(CheckedEnv):
-    """An environment with masks in a worker process, which must not change between the policy's question and the step.
-
-    The environment may ask itself at any time.
-    """
-
-    CHECKED = (*CheckedEnv.CHECKED, METHOD)
-
-    def __init__(self, env: gym.Env, env_index: int):
-        super().__init__(env, env_index)
-        self._mask_check = MaskCheck(env.action_space, self._check.watch)
-        self._received: np.ndarray | None = None
-
-    def action_masks(self) -> np.ndarray:
-        """Ask for the mask that the policy receives."""
-        self._received = self._ask()
-        return self._received
-
-    def step(self, *args: object, **kwargs: object) -> tuple[Value, ...]:
-        """Take a step.
-
-        :raises EnvOutputError: if the mask has changed since the policy received it
-        """
-        received, self._received = self._received, None
-        if received is not None and len(changed := np.flatnonzero(self._ask() != received)):
-            found = f"different at {changed.tolist()} from the one that the policy received"
-            self._check.watch.refuse("action mask", found, "unchanged until the step", self._check.env_index)
-        return super().step(*args, **kwargs)
-
-    def reset(self, **arguments: object) -> tuple[Value, Info]:
-        """Begin an episode."""
-        self._received = None
-        return super().reset(**arguments)
-
-    def _ask(self) -> np.ndarray:
-        return self._mask_check.fit(self.env.get_wrapper_attr(METHOD)(), self._check.env_index)
-
-
-def add_checks(env: gym.Env, env_index: int) -> CheckedEnv:
-    """Add checks to an environment in a worker process, those of its masks too if it has any."""
-    is_masked = env.has_wrapper_attr(METHOD) and choices(env.action_space) is not None
-    return (MaskedEnv if is_masked else CheckedEnv)(env, env_index)
-
-
 # What commands do with a single environment, as in SB3's workers.
-ASKED: Mapping[str, Callable[[CheckedEnv, Any], object]] = {
-    "get_attr": lambda checked, name: checked.env.get_wrapper_attr(name),
-    "has_attr": lambda checked, name: checked.env.has_wrapper_attr(name),
-    "set_attr": lambda checked, name_and_value: setattr(checked.env, *name_and_value),
-    "env_method": lambda checked, call: checked.find_method(call[0])(*call[1], **call[2]),
-    "render": lambda checked, _: checked.env.render(),
-    "is_wrapped": lambda checked, wrapper_class: is_wrapped(checked.env, wrapper_class),
+ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
+    "get_attr": lambda env, name: env.get_wrapper_attr(name),
+    "has_attr": lambda env, name: env.has_wrapper_attr(name),
+    "set_attr": lambda env, name_and_value: setattr(env, *name_and_value),
+    "env_method": lambda env, call: env.get_wrapper_attr(call[0])(*call[1], **call[2]),
+    "render": lambda env, _: env.render(),
+    "is_wrapped": is_wrapped,
 }
 
 
+# Memory that the processes share, so that the numbers of a step need no messages.
+
+# Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
+CACHE_LINE = 64
+# The types, with their shapes, of what each environment shares: an action, a reward, whether an episode has ended, and
+# the parts of an observation.
+SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
+
+
+def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
+    """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
+    spaces = [action_space, *(part for _, part in parts_of(observation_space))]
+    if any(space.shape is None or space.dtype is None or space.dtype.kind not in "biuf" for space in spaces):
+        return None
+    action, *observation = [np.dtype((space.dtype, space.shape)) for space in spaces]
+    return [action, np.dtype(np.float32), np.dtype(bool), *observation]
+
+
+class Block:
+    """Arrays with a row for each environment, in memory that several processes share.
+
+    :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
+    """
+
+    def __init__(self, memory: int, types: SharedTypes, n_envs: int):
+        sizes = _sizes(types, n_envs)
+        shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
+        arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
+        self.actions, *self._results = arrays
+
+    def takes(self, actions: object) -> bool:
+        """Whether the actions are an array of the shape and type of :attr:`actions`."""
+        own = self.actions
+        return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
+
+    def put(self, rows: slice, results: Sequence[np.ndarray]) -> None:
+        """Write the rewards, ends and parts of observations of some environments."""
+        for array, new in zip(self._results, results, strict=True):
+            array[rows] = new
+
+    def take(self) -> list[np.ndarray]:
+        """Take a copy of what all environments returned."""
+        return [array.copy() for array in self._results]
+
+
+def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
+    """Compute the number of bytes of each array, in whole lines."""
+    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for dtype in types]
+
+
+def open_memory(types: SharedTypes, n_envs: int) -> int:
+    """Open memory for a :class:`Block`.
+
+    The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
+    in ``/dev/shm``, which is small in containers.
+    """
+    if hasattr(os, "memfd_create"):
+        memory = os.memfd_create(__name__)
+    else:
+        with TemporaryFile() as file:
+            memory = os.dup(file.fileno())
+    os.ftruncate(memory, sum(_sizes(types, n_envs)))
+    return memory
+
+
 class WorkerEnvs:
-    """The environments of a worker, one after the other.
+    """The environments of a worker, one after the other, with checks of what their steps and resets return.
+
+    The process of the model checks whether observations are finite, because all at once is faster.
 
     :param env_fns: functions that create the environments
     :param first: index of the first one
@@ -148,11 +143,12 @@ class WorkerEnvs:
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], first: int, current: c_int):
         self._first, self._current = first, current
-        self._envs: list[CheckedEnv] = []
+        self._envs: list[gym.Env] = []
         for i, env_fn in enumerate(env_fns, start=first):
             current.value = i
-            self._envs.append(add_checks(_patch_env(env_fn()), i))
-        self._structure = structure_of(self._envs[0].env.observation_space)
+            self._envs.append(_patch_env(env_fn()))
+        self.spaces = self._envs[0].observation_space, self._envs[0].action_space
+        self._check = OutputCheck(self.spaces[0], len(self._envs))
         self._rows = slice(first, first + len(self._envs))
         self._block: Block | None = None
 
@@ -164,14 +160,21 @@ class WorkerEnvs:
         """Do what a command says, and return the answer."""
         if command == "step":
             return self._step(data)
-        if command == "get_contents":
-            return common(contents_of(each.env.observation_space, each.env.action_space) for each in self._envs)
         if command == "reset":
             return self._reset(*data)
-        if command == "get_spaces":
-            return self._envs[0].env.observation_space, self._envs[0].env.action_space
+        if command == "describe":
+            return *self.spaces, self._types()
         indices, arguments = data
-        return [self._ask(command, i, arguments) for i in indices]
+        answers = []
+        for i in indices:
+            self._current.value = i
+            answers.append(ASKED[command](self._envs[i - self._first], arguments))
+        return answers
+
+    def _types(self) -> SharedTypes | None:
+        """Find out what the environments share; ``None`` if they differ."""
+        first, *others = [shared_types(env.observation_space, env.action_space) for env in self._envs]
+        return first if all(other == first for other in others) else None
 
     def _step(self, actions: Sequence[object] | None) -> Stepped | None:
         """Step each environment, and reset it if its episode ended."""
@@ -184,57 +187,54 @@ class WorkerEnvs:
             taken = self._block.actions[self._rows].copy()  # The environments may keep them.
         for i, (env, action) in enumerate(zip(self._envs, taken, strict=True), start=self._first):
             self._current.value = i
-            observation, reward, terminated, truncated, info = env.step(action)
-            done = bool(terminated or truncated)
+            try:
+                returned = env.step(action)
+            except Exception as error:
+                self._check.name_failure(error, i)
+                raise
+            observation, reward, terminated, truncated, info = self._check.step(returned, i)
+            observation = copy_observation(observation)
             info["TimeLimit.truncated"] = truncated and not terminated
-            if done:
+            if terminated or truncated:
                 info["terminal_observation"] = observation
-                observation, begun[i] = env.reset()
+                observation, begun[i] = self._begin(env, i)
             observations.append(observation)
             rewards.append(reward)
-            dones.append(done)
-            if len(info) > 1 or info["TimeLimit.truncated"] is not False:
+            dones.append(bool(terminated or truncated))
+            if len(info) > 1 or info["TimeLimit.truncated"]:
                 infos[i] = info
-        with np.errstate(over="ignore"):
-            single = np.array(rewards, np.float32)
-        numbers = StepNumbers(stack(observations, self._structure), single, np.array(dones))
+        results = [np.array(rewards, np.float32), np.array(dones), *self._stack(observations)]
         if self._block is None:
-            return Stepped(numbers, infos, begun)
-        self._block.put(self._rows, numbers)
+            return Stepped(results, infos, begun)
+        self._block.put(self._rows, results)
         return Stepped(None, infos, begun) if infos or begun else None
 
-    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[VecEnvObs, list[Info]]:
+    def _begin(self, env: gym.Env, env_index: int, **arguments: Any) -> tuple[Any, Info]:
+        observation, info = self._check.reset(env.reset(**arguments), env_index)
+        return copy_observation(observation), info
+
+    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[list[np.ndarray], list[Info]]:
         results = []
         for i, (env, seed, option) in enumerate(zip(self._envs, seeds, options, strict=True), start=self._first):
             self._current.value = i
-            results.append(env.reset(seed=seed, **({"options": option} if option else {})))
+            results.append(self._begin(env, i, seed=seed, **({"options": option} if option else {})))
         observations, infos = zip(*results, strict=True)
-        return stack(observations, self._structure), [*infos]
+        return self._stack(observations), [*infos]
 
-    def _ask(self, command: str, env_index: int, arguments: Any) -> object:
-        self._current.value = env_index
-        return ASKED[command](self._envs[env_index - self._first], arguments)
+    def _stack(self, observations: Sequence[Any]) -> list[np.ndarray]:
+        """Stack each part of observations, in the type of its space, as ``DummyVecEnv`` does."""
+        stacked = []
+        for path, space in parts_of(self.spaces[0]):
+            parts = [reduce(getitem, path, observation) for observation in observations]
+            with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
+                stacked.append(np.stack(parts) if space.shape is None else np.array(parts, space.dtype))
+        return stacked
 
     def close(self) -> None:
         """Close all environments."""
-        for i, checked in enumerate(self._envs, start=self._first):
+        for i, env in enumerate(self._envs, start=self._first):
             self._current.value = i
-            checked.env.close()
-
-
-def stack(observations: Sequence[object], structure: object) -> VecEnvObs:
-    """Stack the observations of single environments, in the types of their space, as ``DummyVecEnv`` does.
-
-    :param structure: that of the space
-    """
-    return cast(VecEnvObs, map_parts(_stack_part, structure, *observations))
-
-
-def _stack_part(space: AnySpace, *observations: Any) -> np.ndarray:
-    if space.shape is None or space.dtype is None:
-        return np.stack(observations)
-    with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
-        return np.array(observations, dtype=space.dtype)
+            env.close()
 
 
 def work(
@@ -250,7 +250,7 @@ def work(
         _answer_all(child, WorkerEnvs([env_fn.var for env_fn in env_fns], first, current))
     except BaseException as error:
         with suppress(OSError):  # The parent may have closed the pipe.
-            child.send(Failure(traceback.format_exc(), error if isinstance(error, EnvOutputError) else None))
+            child.send(Failure(traceback.format_exc(), error if isinstance(error, GuardError) else None))
         sys.exit(1)
 
 
@@ -274,14 +274,14 @@ def _end_with_parent() -> None:
     """Exit when the parent process ends, even if the environment hangs."""
     parent = mp.parent_process()
     assert parent is not None
-    threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
     if sys.platform == "linux":
-        # The thread cannot run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
+        # A thread could not run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
         # closes, at which Linux then sends SIGKILL.
-        with suppress(OSError):
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    else:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def _wake_quietly() -> None:
@@ -289,8 +289,3 @@ def _wake_quietly() -> None:
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(OSError):  # A sandbox may forbid it.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _exit_after(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)

@@ -1,7 +1,7 @@
 """Functions that create environments: gymnasium's vector environments, ALE's and EnvPool's; and wrappers for them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -20,11 +20,10 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecFrameStack, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
-from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
-from sb3_ppo_variants.envs.autoreset import Infos, take_rows
+from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
+from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv, Infos, take_rows
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.guards.outputs import Info
 
 Arguments: TypeAlias = dict[str, Any]
 MODES = [mode.value for mode in VectorizeMode]
@@ -50,28 +49,16 @@ ONE_FRAME = "env_kwargs={'frameskip': 1}"
 # Defaults of AtariEnv, for ids that do not set these arguments.
 GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
 
-# The arguments of AtariVectorEnv: those that env_kwargs may contain, and what to use instead of the others.
+# The arguments of AtariVectorEnv that env_kwargs may contain. The others follow from those of make_ale_vec_env.
 GAME_ARGUMENTS = (
     *("frameskip", "repeat_action_probability", "full_action_space", "continuous", "continuous_action_threshold"),
     *("max_num_frames_per_episode", "num_threads", "thread_affinity_offset", "use_fire_reset"),
 )
-DECIDED_FOR_ALE = {
-    "game": "env_id",
-    "num_envs": "n_envs",
-    "batch_size": "n_envs",
-    "stack_num": "n_stack",
-    "noop_max": "wrapper_kwargs['noop_max']",
-    "maxpool": "wrapper_kwargs['frame_skip']",
-    "img_height": "wrapper_kwargs['screen_size']",
-    "img_width": "wrapper_kwargs['screen_size']",
-    "episodic_life": "wrapper_kwargs['terminal_on_life_loss']",
-    "life_loss_info": "wrapper_kwargs['terminal_on_life_loss']",
-    "reward_clipping": "wrapper_kwargs['clip_reward']",
+# EnvPool's arguments that others set, or that would change the episode statistics of Atari games.
+NOT_FOR_ENVPOOL = {
+    **{"num_envs": "n_envs", "batch_size": "n_envs", "seed": "seed", "env_seed": "seed"},
+    **{"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"},
 }
-
-# EnvPool's arguments that other arguments set, and those that would change the episode statistics of Atari games.
-DECIDED_FOR_ENVPOOL = {"num_envs": "n_envs", "seed": "seed", "batch_size": "n_envs", "env_seed": "seed"}
-WRAPPED = {"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"}
 
 
 def make_gymnasium_vec_env(
@@ -229,9 +216,9 @@ def _spec(env_id: str) -> EnvSpec:
 
 
 def _atari_vector_env(env_id: str, n_envs: int, wrapper: Arguments, env_kwargs: Arguments) -> VectorEnv:
-    check_not_given(env_kwargs, DECIDED_FOR_ALE)
     if env_kwargs.keys() - {*GAME_ARGUMENTS}:
-        raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME_ARGUMENTS)}")
+        others = "n_envs, n_stack and wrapper_kwargs decide about the rest"
+        raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME_ARGUMENTS)}: {others}")
     check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
     from ale_py.vector_env import AtariVectorEnv
 
@@ -314,10 +301,10 @@ def make_envpool_vec_env(
         raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
     if env_id not in envpool.list_all_envs():
         raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
-    env_kwargs = env_kwargs or {}
-    check_not_given(env_kwargs, DECIDED_FOR_ENVPOOL)
-    check_not_given(env_kwargs, {name: wrapper for name, wrapper in WRAPPED.items() if env_kwargs.get(name)})
-    make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **env_kwargs)
+    for name, instead in NOT_FOR_ENVPOOL.items():
+        if (env_kwargs or {}).get(name):
+            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead} instead")
+    make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **(env_kwargs or {}))
     venv = EnvPoolVecEnv(lambda seed: make(seed=seed))
     return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)
 
@@ -339,13 +326,6 @@ def spec_of(env_id: str) -> EnvSpec:
 def is_atari(spec: EnvSpec) -> bool:
     """Check whether a specification is that of an Atari game of the Arcade Learning Environment."""
     return str(spec.entry_point).startswith("ale_py")
-
-
-def check_not_given(env_kwargs: Arguments, instead: Mapping[str, str]) -> None:
-    """:raises ArgumentError: if ``env_kwargs`` contains an argument that is set as ``instead`` says"""
-    for name in env_kwargs:
-        if name in instead:
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead[name]} instead")
 
 
 def seed_and_monitor(

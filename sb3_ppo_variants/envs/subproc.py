@@ -2,8 +2,7 @@
 
 import multiprocessing as mp
 import os
-import socket
-import struct
+import select
 import sys
 import time
 import warnings
@@ -13,7 +12,8 @@ from contextlib import suppress
 from ctypes import c_int
 from itertools import chain, pairwise
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler, send_handle
 from typing import Any, NoReturn, cast
 
 import gymnasium as gym
@@ -21,21 +21,33 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, POSITIVE
+from sb3_ppo_variants.arguments import COUNT, POSITIVE, Rule
 from sb3_ppo_variants.envs.cores import count_cores
-from sb3_ppo_variants.envs.in_worker import NO_INFO, STEP_MESSAGE, Failure, Stepped, work
-from sb3_ppo_variants.envs.shared import Block, common, open_memory
+from sb3_ppo_variants.envs.in_worker import (
+    NO_INFO,
+    STEP_MESSAGE,
+    Block,
+    Failure,
+    SharedTypes,
+    Stepped,
+    open_memory,
+    work,
+)
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
-from sb3_ppo_variants.guards.workers import Exchange, Unanswered, WorkerEndedError
-from sb3_ppo_variants.layout import map_parts
+from sb3_ppo_variants.interrupts import HELD
+from sb3_ppo_variants.layout import map_parts, structure_of
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
+# How long to wait for a process to end after its pipe has closed.
+SECONDS_AFTER_CLOSING = 1.0
 
-# The largest timeout: the system takes milliseconds as a signed 32-bit integer.
-LONGEST_TIMEOUT = 2e6
+# The system takes milliseconds as a signed 32-bit integer.
+TIMEOUT = Rule(
+    "seconds > 0 and at most two million", lambda value: POSITIVE.accepts(value) and cast(float, value) <= 2e6
+)
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
@@ -71,9 +83,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         timeout: float | None = None,
         n_workers: int | None = None,
     ):
-        POSITIVE.or_none().check("timeout", timeout)
-        if timeout is not None and timeout > LONGEST_TIMEOUT:
-            raise ArgumentError(f"timeout={timeout!r} must be at most {LONGEST_TIMEOUT:g} seconds; None waits forever")
+        TIMEOUT.or_none().check("timeout", timeout)
         COUNT.or_none().check("n_workers", n_workers)
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
@@ -95,29 +105,27 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 seconds = None if timeout is None else float(timeout)
                 self.remotes.append(Worker(context, env_fns[first:end], first, seconds))
                 self.processes.append(self.remotes[-1].process)
-            self.remotes[0].send(("get_spaces", None))
-            VecEnv.__init__(self, n_envs, *self.remotes[0].recv())
-            self._block = self._share()
+            for worker in self.remotes:
+                worker.send(("describe", None))
+            described = [worker.recv() for worker in self.remotes]
+            VecEnv.__init__(self, n_envs, *described[0][:2])
+            self._block = self._share([types for *_, types in described])
         except BaseException:
             self.close()
             raise
 
-    def _share(self) -> Block | None:
+    def _share(self, of_workers: Sequence[SharedTypes | None]) -> Block | None:
         """Share memory with all workers, if there can be any and their environments have the same arrays."""
-        if sys.platform == "win32":
+        types = of_workers[0]
+        if sys.platform == "win32" or types is None or any(other != types for other in of_workers):
             return None
-        for worker in self.remotes:
-            worker.send(("get_contents", None))
-        contents = common([worker.recv() for worker in self.remotes])
-        if contents is None:
-            return None
-        memory = open_memory(contents, self.num_envs)
+        memory = open_memory(types, self.num_envs)
         try:
             for worker in self.remotes:
-                worker.send(("share", (contents, self.num_envs)))
+                worker.send(("share", (types, self.num_envs)))
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
-            return Block(memory, contents, self.num_envs)
+            return Block(memory, types, self.num_envs)
         finally:
             os.close(memory)
 
@@ -129,11 +137,11 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
         # A worker whose last answer was dropped may still be reading the actions of that step.
-        shares = self._block if all(worker.clean for worker in self.remotes) else None
-        if shares is not None and shares.takes(actions):
-            shares.actions[...] = actions
+        block = None if any(worker.owes for worker in self.remotes) else self._block
+        if block is not None and block.takes(actions):
+            block.actions[...] = actions
             for worker in self.remotes:
-                worker.send_pickled(STEP_MESSAGE)
+                worker.send_bytes(STEP_MESSAGE)
         else:
             for worker in self.remotes:
                 worker.send(("step", actions[worker.rows]))
@@ -150,10 +158,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
         if self._block is not None:
-            return *self._block.take(), infos
-        numbers: Any = [answer.numbers for answer in answers if answer is not None]
-        observations, rewards, dones = zip(*numbers, strict=True)
-        return map_parts(_join, *observations), np.concatenate(rewards), np.concatenate(dones), infos
+            rewards, dones, *parts = self._block.take()
+        else:
+            rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
+        return self._observations(parts), rewards, dones, infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
@@ -163,7 +171,12 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
         self._reset_options()
-        return cast(VecEnvObs, map_parts(_join, *observations))
+        return self._observations(_join(observations))
+
+    def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
+        """Arrange the parts of observations as their space does."""
+        left = iter(parts)
+        return cast(VecEnvObs, map_parts(lambda _: next(left), structure_of(self.observation_space)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
@@ -212,9 +225,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             return
         self.closed = True
         deadline = time.monotonic() + SECONDS_TO_CLOSE
-        for worker in self.remotes:
-            worker.ask_to_end()
-        for worker in self.remotes:
+        asked = [worker for worker in self.remotes if worker.ask_to_end()]
+        for worker in asked:
             worker.join(deadline)
         for end in ("terminate", "kill"):
             deadline = time.monotonic() + SECONDS_TO_END
@@ -223,119 +235,154 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for process in self.processes:
                 process.join(max(0.0, deadline - time.monotonic()))
         for worker in self.remotes:
-            worker.close()
+            worker.pipe.close()
 
 
-class Worker(Exchange):
-    """A process that runs some of the environments, and the parent's end of the pipe to it."""
+class Worker:
+    """A process that runs some of the environments, and the parent's end of the pipe to it.
+
+    Each command has one answer. An answer that was not received, because of an interrupt, an error or the timeout, is
+    dropped before the next command is sent. During training, a Ctrl-C waits until a message is complete; if one is cut
+    off nevertheless, for example by a second Ctrl-C, nothing more is sent.
+    """
 
     def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
-        self._timeout = timeout
-        self._hangs = self._has_answered = False
         self.rows = slice(first, first + len(env_fns))
         """Which environments are its own."""
+        self.owes = False
+        """Whether an answer is outstanding."""
+        self._timeout = timeout
+        self._is_cut = self._hangs = self._has_answered = False
         self._current: c_int = context.RawValue(c_int, first)
-        pipe, child = context.Pipe()
-        if timeout is not None:
-            limit_messages(pipe, timeout)
+        self.pipe, child = context.Pipe()
         functions = [*map(CloudpickleWrapper, env_fns)]
-        process = context.Process(target=work, args=(child, pipe, functions, first, self._current), daemon=True)
-        process.start()
+        arguments = (child, self.pipe, functions, first, self._current)
+        self.process = context.Process(target=work, args=arguments, daemon=True)
+        self.process.start()
         # Close it now, or the next process would inherit it and keep it open.
         child.close()
-        super().__init__(pipe, first, process)
+        self._wait = waits_for(self.pipe, self.process)
 
-    @property
-    def env_index(self) -> int:
-        """Index of the environment at work, or of the one that was last."""
-        return self._current.value
+    def send(self, command: tuple[str, object]) -> None:
+        """Send a command; see :meth:`send_bytes`."""
+        self.send_bytes(ForkingPickler.dumps(command))
 
-    def send_pickled(self, message: bytes | memoryview) -> None:
+    def send_bytes(self, message: bytes | memoryview) -> None:
         """Send a command that has already been pickled.
 
-        :raises WorkerError: if the worker has exited or was closed, does not take it in time, or its pipe has become
-            unusable
+        :raises WorkerError: if the worker has ended or was closed, or its pipe has become unusable
         """
-        try:
-            super().send_pickled(message)
-        except BlockingIOError:
-            self._fail_to_answer()
-        except WorkerEndedError:
-            self.recv()  # It raises the error that the worker sent, if there is one.
-            raise
-        except OSError:
-            if not self.closed:
-                raise
+        if self.pipe.closed:
             self._fail("has ended, because close() was called: make a new vectorised environment")
+        if self.owes:
+            self.recv()  # A worker that is blocked while sending does not read commands.
+        self._check_whole()
+        with HELD:
+            self.owes = self._is_cut = True
+            with suppress(ConnectionError):  # recv() then raises the error that the worker sent, or says how it ended.
+                self.pipe.send_bytes(message)
+            self._is_cut = False
 
     def recv(self) -> Any:
         """Receive the answer to the last command.
 
         :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
-        :raises EnvOutputError: if the environment returned something with the wrong type, shape or range
+        :raises GuardError: if the environment returned something with the wrong type, shape or range
         """
-        if self.clean:
+        if not self.owes:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
+        self._check_whole()
         try:
-            answer = self.receive(self._timeout)
-        except (Unanswered, BlockingIOError):
-            self._fail_to_answer()
-        self._hangs = False
+            if not self._wait(self._timeout):
+                self._hangs = True
+                if self._has_answered:
+                    self._fail(f"did not answer within {self._timeout:g} seconds")
+                hint = "it may still import modules or create environments, for which a larger timeout leaves time"
+                self._fail(f"was not ready within {self._timeout:g} seconds: {hint}")
+            with HELD:
+                self._is_cut = True
+                message = self.pipe.recv_bytes()
+                self.owes = self._is_cut = self._hangs = False
+        except (EOFError, ConnectionError) as error:
+            self._is_cut = False
+            raise WorkerError(self._current.value, how_it_ended(self.process)) from error
+        answer = ForkingPickler.loads(message)
         if isinstance(answer, Failure):
-            failure = WorkerError(self.env_index, f"raised an error:\n{answer.traceback}")
+            failure = WorkerError(self._current.value, f"raised an error:\n{answer.traceback}")
             if answer.wrong_output is None:
                 raise failure
             raise answer.wrong_output from failure
         self._has_answered = True
         return answer
 
-    def _fail_to_answer(self) -> NoReturn:
-        self._hangs = True
-        if self._has_answered:
-            self._fail(f"did not answer within {self._timeout:g} seconds")
-        self._fail(
-            f"was not ready within {self._timeout:g} seconds: it may still import modules or create environments, for "
-            "which a larger timeout leaves time"
-        )
+    def _check_whole(self) -> None:
+        if self._is_cut:
+            self._fail("was cut off in the middle of a message: close its vectorised environment and make a new one")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise WorkerError(self.env_index, problem)
+        raise WorkerError(self._current.value, problem)
 
-    def ask_to_end(self) -> None:
-        """Ask the worker to exit, unless its pipe is unusable."""
-        if not self.useless:
+    def ask_to_end(self) -> bool:
+        """Ask the worker to exit, and return whether it can be expected to do so."""
+        if not self._is_cut:
             with suppress(OSError):
                 self.pipe.send(("close", None))
+        return not self._is_cut and not self._hangs
 
     def join(self, deadline: float) -> None:
-        """Wait for the worker to exit, unless it hangs or could not be asked to.
+        """Wait for the worker to exit.
 
         :param deadline: when to stop waiting, on the clock of ``time.monotonic``
         """
-        if self._hangs or self.useless:
-            return
-        # The worker would block if an answer that nobody reads filled the pipe.
         with suppress(EOFError, OSError):
-            while wait([self.pipe, self.process.sentinel], max(0.0, deadline - time.monotonic())):
-                if not self.pipe.poll():
-                    break
-                limit_messages(self.pipe, max(0.0, deadline - time.monotonic()))
+            # The worker would block if an answer that nobody reads filled the pipe.
+            if self.owes and self._wait(max(0.0, deadline - time.monotonic())):
                 self.pipe.recv_bytes()
         self.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def limit_messages(pipe: Connection, seconds: float) -> None:
-    """Make a message fail with a ``BlockingIOError`` if it stalls partway for this long.
+def _join(of_workers: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return [np.concatenate(arrays) for arrays in zip(*of_workers, strict=True)]
 
-    This does nothing on Windows, where pipes have no such limit.
+
+def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
+    """Make a function that waits for an answer of a worker, with an optional limit in seconds.
+
+    The function returns whether there is an answer. It raises an ``EOFError`` if the process ends without having sent
+    anything: other workers may keep the pipe open.
     """
-    if sys.platform != "win32":
-        with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-            end.setblocking(True)  # Regardless of socket.setdefaulttimeout().
-            limit = struct.pack("ll", int(seconds), max(1, int(seconds % 1 * 1e6)))
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, option, limit)
+    if not hasattr(select, "poll"):
+        return pipe.poll
+    # Register once, because multiprocessing creates a new poll object for each call.
+    poll, number = select.poll(), pipe.fileno()
+    poll.register(number, select.POLLIN)
+    poll.register(process.sentinel, select.POLLIN)
+
+    def has_answered(seconds: float | None) -> bool:
+        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        if len(ready) == 1 and ready[0][0] != number:
+            raise EOFError
+        return bool(ready)
+
+    return has_answered
 
 
-def _join(*arrays: np.ndarray) -> np.ndarray:
-    return np.concatenate(arrays)
+def ended_worker(processes: Sequence[BaseProcess], advice: str = "") -> WorkerError:
+    """Make the error that names the first worker that has ended, and says how.
+
+    :param processes: the process of each environment
+    :param advice: the end of the message
+    """
+    sentinels = [process.sentinel for process in processes]
+    ended = wait(sentinels, SECONDS_AFTER_CLOSING)
+    index = next((i for i, sentinel in enumerate(sentinels) if sentinel in ended), 0)
+    return WorkerError(index, how_it_ended(processes[index]) + advice)
+
+
+def how_it_ended(process: BaseProcess) -> str:
+    """Say how a process has ended that has closed its pipe."""
+    process.join(SECONDS_AFTER_CLOSING)
+    code = process.exitcode
+    if code is None:
+        return "closed its pipe"
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

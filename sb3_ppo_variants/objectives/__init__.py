@@ -9,7 +9,7 @@ from importlib import import_module
 from inspect import isabstract
 from typing import NoReturn
 
-from sb3_ppo_variants.arguments.commandline import read_call
+from sb3_ppo_variants.commandline import read_call
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.clipping import CISPO, ESPO, ClipHigher, DualClip, Rollback, TrulyPPO
 from sb3_ppo_variants.objectives.ewma import EWMA

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch as th
 
-from sb3_ppo_variants.arguments.rules import FRACTION, instance
+from sb3_ppo_variants.arguments import FRACTION, instance
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives.objective import Batch, Objective
 from sb3_ppo_variants.objectives.surrogates import Clipped

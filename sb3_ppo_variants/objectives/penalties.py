@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch as th
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import refuse
 from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, adapt_kl_coef

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch as th
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE, number
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, number
 from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 
 

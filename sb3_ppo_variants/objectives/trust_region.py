@@ -14,7 +14,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_ppo_variants.arguments.rules import NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.objectives.objective import Batch, NativeObjective

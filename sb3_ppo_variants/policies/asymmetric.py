@@ -16,9 +16,11 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, Combine
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments.checks import KEYS
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.layout import AnySpace
+
+# The entries of policy_kwargs that say which observations actor and critic see.
+KEYS = ("actor_keys", "critic_keys")
 
 
 class OfKeys(BaseFeaturesExtractor):

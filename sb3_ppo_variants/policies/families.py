@@ -1,23 +1,18 @@
-"""Which policies are of which kind, and what a model is set up with: its policy and its rollout buffer."""
+"""Which policies and rollout buffers are of which kind."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch as th
-from gymnasium import spaces
-from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
-from sb3_ppo_variants.arguments.rules import FRACTION, current_value
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.layout import is_hybrid, layout_of
 from sb3_ppo_variants.policies.kind import PolicyKind
 
 
@@ -98,7 +93,7 @@ class Aliases(Mapping[str, type[BasePolicy]]):
         return sum(len(family.aliases) for family in FAMILIES)
 
 
-def _family(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
+def family_of(cls: type[BasePolicy] | type[RolloutBuffer]) -> Family:
     """Find the family of a class of policies or of rollout buffers."""
     modules = [base.__module__ for base in cls.__mro__]
     found = (family for family in FAMILIES if any(module.startswith(family.package) for module in modules))
@@ -114,7 +109,7 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
 @cache
 def kind_of_class(cls: type[BasePolicy]) -> type[PolicyKind]:
     """Find the kind of the policies of a class."""
-    return _family(cls).kind()
+    return family_of(cls).kind()
 
 
 @contextmanager
@@ -142,58 +137,3 @@ def check_kl(policy: ActorCriticPolicy) -> None:
     """
     kind_of(policy).check_distribution()
     divergences_of(policy.action_dist)
-
-
-def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
-    """Set up a model as SB3 does, with the policy and the rollout buffer of its kind.
-
-    :raises ArgumentError: if the model cannot train the policy, or the buffer cannot hold the policy's rollouts
-    """
-    model._setup_lr_schedule()
-    model.set_random_seed(model.seed)
-    buffer_class = _buffer_class(model)
-    model.policy = kind_of_class(model.policy_class).make_policy(model).to(model.device)
-    kind = kind_of(model.policy)
-    make: Any = _for_hybrid_actions(kind, buffer_class) if is_hybrid(model.action_space) else buffer_class
-    model.rollout_buffer = make(
-        model.n_steps, model.observation_space, layout_of(model.action_space).rows,
-        device=model.device, gamma=model.gamma, n_envs=model.n_envs,
-        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION),
-        **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
-    )  # fmt: skip
-    model.rollout_buffer_class = buffer_class  # Saved models name this class, and load without this package.
-    model._maybe_recommend_cpu()
-
-
-def _buffer_class(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
-    kind, holds_dicts = kind_of_class(model.policy_class), isinstance(model.observation_space, spaces.Dict)
-    suitable = kind.buffers[holds_dicts]
-    given = model.rollout_buffer_class or suitable
-    fits = issubclass(given, suitable)
-    if kind.buffers == PolicyKind.buffers:
-        # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
-        fits = given is not RolloutBuffer if holds_dicts else not issubclass(given, DictRolloutBuffer)
-    if not fits or _family(given) is not _family(suitable):
-        raise ArgumentError(
-            f"rollout_buffer_class={given} cannot hold rollouts of {model.policy_class.__name__}; "
-            f"use {suitable.__name__} or a subclass of it"
-        )
-    return given
-
-
-def _for_hybrid_actions(kind: PolicyKind, buffer_class: type[RolloutBuffer]) -> type[RolloutBuffer]:
-    """Find the class of buffers for actions that have several parts, if it is another one.
-
-    :raises ArgumentError: if a user's class is not for such actions
-    """
-    if not kind.hybrid_buffers:
-        return buffer_class
-    if buffer_class in kind.buffers:
-        return kind.hybrid_buffers[kind.buffers.index(buffer_class)]
-    if not issubclass(buffer_class, tuple(kind.hybrid_buffers)):
-        names = " or ".join(each.__name__ for each in kind.hybrid_buffers)
-        raise ArgumentError(
-            f"rollout_buffer_class={buffer_class} does not know the masks of Dict and Tuple actions: derive it from "
-            f"{names} of {kind.hybrid_buffers[0].__module__}"
-        )
-    return buffer_class

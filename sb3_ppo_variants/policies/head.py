@@ -5,7 +5,6 @@ policy kind has a class with each head, and a policy of your own takes one too: 
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +15,17 @@ from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments.checks import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, list_arguments
 from sb3_ppo_variants.distributions import StateGaussianDistribution, distribution_of
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds, is_hybrid
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
+
+# The entries of policy_kwargs with which policies draw continuous actions from other distributions, those about the
+# parts of hybrid actions, and one that the continuous parts of these need with every policy.
+OF_DISTRIBUTION = ("distribution", "std")
+OF_PARTS = ("entropy_weights", "only_if")
+LOG_STD_INIT = "log_std_init"
 
 
 class ActionHead(BasePolicy):
@@ -145,23 +149,6 @@ class HybridActions(ActionHead):
         if rows.ndim == 1:
             return self.layout.for_envs(rows[None])[0], states
         return self.layout.for_envs(rows), states
-
-
-def check_parts(space: AnySpace, policy_class: type[BasePolicy], arguments: Mapping[str, object]) -> None:
-    """Check that entries of ``policy_kwargs`` fit an action space, as far as they depend on whether it has parts.
-
-    :param policy_class: the class of the policy, whose own arguments may be anything
-    :raises ArgumentError: if one does not
-    """
-    if is_hybrid(space):
-        return
-    for name in (*OF_PARTS, LOG_STD_INIT):
-        if name in arguments and name not in list_arguments(policy_class):
-            of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
-            raise ArgumentError(
-                f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
-                f"{space}: leave it out"
-            )
 
 
 class BoxPolicy(BoxActions, ActorCriticPolicy):

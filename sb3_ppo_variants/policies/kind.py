@@ -6,8 +6,7 @@ masks or memory, derive from it. Those that need sb3-contrib are only imported, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
@@ -22,20 +21,17 @@ from stable_baselines3.common.policies import (
     MultiInputActorCriticPolicy,
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import nn
 
-from sb3_ppo_variants.arguments.checks import KEYS, OF_DISTRIBUTION, list_arguments
-from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import Masks
+from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import (
-    ActionHead,
     BoxAsymmetricPolicy,
     BoxPolicy,
     HybridAsymmetricPolicy,
     HybridPolicy,
-    check_parts,
 )
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
@@ -44,6 +40,29 @@ More: TypeAlias = Any
 # Arguments or variables by name, in addition to SB3's.
 Extras: TypeAlias = Mapping[str, Any]
 NO_EXTRAS: Extras = {}
+
+
+def _is_sizes(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(COUNT.accepts, value))
+
+
+def _is_net_arch(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return set(value) <= {"pi", "vf"} and all(map(_is_sizes, value.values()))
+    # SB3 still accepts the dict in a list.
+    return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
+
+
+CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
+# Later versions of SB3 may have further arguments.
+POLICY_RULES: Mapping[str, Rule] = {
+    "net_arch": Rule("sizes >= 1 of hidden layers, or a dict of them by 'pi' and 'vf'", _is_net_arch).or_none(),
+    "log_std_init": FINITE,
+    **dict.fromkeys(("activation_fn", "features_extractor_class", "optimizer_class"), CLASS),
+    **dict.fromkeys(("features_extractor_kwargs", "optimizer_kwargs"), instance("a dict", dict).or_none()),
+    **dict.fromkeys(("ortho_init", "full_std", "use_expln", "squash_output"), FLAG),
+    **dict.fromkeys(("share_features_extractor", "normalize_images"), FLAG),
+}
 
 
 class Acted(NamedTuple):
@@ -99,6 +118,8 @@ class PolicyKind:
     """The rollout buffer classes for arrays and for dictionaries."""
     hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = ()
     """Those for actions that have several parts, if they are others."""
+    rules: ClassVar[Mapping[str, Rule]] = POLICY_RULES
+    """The allowed values of entries of ``policy_kwargs``."""
     takes_masks: ClassVar[bool] = False
     """Whether the policy takes action masks."""
     has_memory: ClassVar[bool] = False
@@ -111,40 +132,21 @@ class PolicyKind:
     # Models
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
-        """Create the policy of a model, and the state that the model keeps for it between rollouts, if any."""
-        make, space = cls.policy_maker(model), model.observation_space
-        arguments = cls.policy_arguments(model)
-        return make(space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
+    def has_sb3s_constructor(cls, policy_class: type[BasePolicy]) -> bool:
+        """Whether a class has the constructor of SB3's or sb3-contrib's, so that its arguments mean the same."""
+        return policy_class.__init__ in [policy.__init__ for policy in cls.policies]
 
     @classmethod
-    def policy_maker(cls, model: OnPolicyAlgorithm) -> Callable[..., ActorCriticPolicy]:
-        """Choose the class of the policy to create. A model and its files name SB3's or sb3-contrib's class.
+    def make_policy(
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+    ) -> ActorCriticPolicy:
+        """Create the policy of a model, and the state that the model keeps for it between rollouts, if any.
 
-        :raises ArgumentError: if ``policy_kwargs`` does not fit the action space
+        :param make: the class of the policy
+        :param arguments: the entries of ``policy_kwargs``
+        :raises ArgumentError: if entries of ``policy_kwargs`` do not fit each other or the model
         """
-        is_asymmetric = model.policy_class in cls.policies[2:] and any(name in model.policy_kwargs for name in KEYS)
-        made: Any = cls.asymmetric if is_asymmetric else model.policy_class
-        check_parts(model.action_space, made, model.policy_kwargs)
-        arguments = list_arguments(made)
-        named = [name for name in OF_DISTRIBUTION if name in model.policy_kwargs and name not in arguments]
-        if issubclass(made, ActionHead) or not (named or is_hybrid(model.action_space)):
-            return cast(Callable[..., ActorCriticPolicy], made)
-        heads: Sequence[Any] = cls.hybrid_heads if is_hybrid(model.action_space) else cls.box_heads
-        if made not in (*cls.policies, cls.asymmetric):
-            head = "HybridActions" if is_hybrid(model.action_space) else "BoxActions"
-            what = f"policy_kwargs[{named[0]!r}]" if named else f"env.action_space={model.action_space}"
-            raise ArgumentError(
-                f"{what} needs a policy that draws such actions: write class Mine({head}, {made.__name__}) with "
-                f"{head} from sb3_ppo_variants.policies.head, and pass it"
-            )
-        # Those for images and for dictionaries differ only in what extracts the features.
-        return partial(heads[is_asymmetric], features_extractor_class=arguments["features_extractor_class"])
-
-    @classmethod
-    def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
-        """Pick out the entries of ``policy_kwargs`` that the policy's constructor takes."""
-        return model.policy_kwargs
+        return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
@@ -161,8 +163,9 @@ class PolicyKind:
 
         :param rows: the rows of the rollout that it consists of, if they are known
         """
-        sb3s = (getattr(read, name) for name in Samples._fields[:6])
-        return Samples(*sb3s)._replace(more=read.action_masks if self.takes_masks else None, rows=rows)
+        masks = read.action_masks if self.takes_masks else None
+        terms = read.old_values, read.old_log_prob, read.advantages, read.returns
+        return Samples(read.observations, read.actions, *terms, masks, rows)
 
     def evaluate(self, samples: Samples) -> Evaluated:
         """Evaluate a minibatch."""

@@ -4,7 +4,7 @@ Actions may be dictionaries or tuples, of which the policies make a product dist
 each outcome of each discrete part, one part after the other; continuous parts have none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,14 +24,13 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments.checks import LOG_STD_INIT
-from sb3_ppo_variants.arguments.rules import FINITE
+from sb3_ppo_variants.arguments import FINITE
+from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards.masks import check_maskable, choices
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, HybridLayout
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
-from sb3_ppo_variants.policies.head import HybridActions
+from sb3_ppo_variants.policies.head import LOG_STD_INIT, HybridActions
 from sb3_ppo_variants.policies.kind import Extras, PolicyKind
 
 
@@ -190,11 +189,12 @@ class Masked(PolicyKind):
     takes_masks = True
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
+    def make_policy(
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+    ) -> ActorCriticPolicy:
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
-        make, arguments = cls.policy_maker(model), cls.policy_arguments(model)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:

@@ -1,4 +1,4 @@
-"""Policies with LSTMs: sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses."""
+"""Policies with LSTMs, sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses, or with GRUs instead."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -22,15 +22,23 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments.checks import KEYS, OF_MEMORY
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, Rule
+from sb3_ppo_variants.arguments import COUNT, FLAG, Rule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
-from sb3_ppo_variants.policies.asymmetric import Asymmetric
+from sb3_ppo_variants.policies.asymmetric import KEYS, Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.head import BoxActions, HybridActions
-from sb3_ppo_variants.policies.kind import NO_EXTRAS, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.kind import (
+    NO_EXTRAS,
+    POLICY_RULES,
+    Acted,
+    ActingPolicy,
+    Evaluated,
+    Extras,
+    More,
+    PolicyKind,
+)
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -90,6 +98,20 @@ class HybridAsymmetricLstmPolicy(HybridActions, AsymmetricLstmPolicy):
     """The same, whose actor and critic see different observations."""
 
 
+LSTM_RULES: Mapping[str, Rule] = {
+    **POLICY_RULES,
+    "memory": Rule("'lstm' or 'gru'", lambda v: v in ("lstm", "gru")),
+    "lstm_hidden_size": COUNT,
+    "n_lstm_layers": COUNT,
+    "shared_lstm": FLAG,
+    "enable_critic_lstm": FLAG,
+    # The other options of nn.LSTM change the shapes of its inputs and outputs.
+    "lstm_kwargs": Rule(
+        "a dict that may have 'bias' and 'dropout'", lambda v: isinstance(v, dict) and v.keys() <= {"bias", "dropout"}
+    ).or_none(),
+}
+
+
 class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 
@@ -102,28 +124,22 @@ class Recurrent(PolicyKind):
     box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxLstmPolicy, BoxAsymmetricLstmPolicy)
     hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridLstmPolicy, HybridAsymmetricLstmPolicy)
     buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
+    rules = LSTM_RULES
     has_memory = True
 
     @classmethod
-    def make_policy(cls, model: OnPolicyAlgorithm) -> ActorCriticPolicy:
-        if cls._is_plain(model):
-            _check_lstm(model.policy_kwargs)
-        policy = super().make_policy(model)
-        if cls._is_plain(model) and model.policy_kwargs.get("memory") == "gru":
+    def make_policy(
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+    ) -> ActorCriticPolicy:
+        memory = "lstm"
+        if cls.has_sb3s_constructor(model.policy_class):
+            _check_shared(arguments)
+            memory = arguments.pop("memory", memory)
+        policy = super().make_policy(make, model, arguments)
+        if memory == "gru":
             use_gru(policy, model.lr_schedule)
-        policy = policy.to(model.device)
-        model._last_lstm_states = _zeros(policy, model.n_envs)  # type: ignore[attr-defined]
+        model._last_lstm_states = _zeros(policy.to(model.device), model.n_envs)  # type: ignore[attr-defined]
         return policy
-
-    @classmethod
-    def policy_arguments(cls, model: OnPolicyAlgorithm) -> Extras:
-        own = OF_MEMORY if cls._is_plain(model) else ()
-        return {name: value for name, value in model.policy_kwargs.items() if name not in own}
-
-    @classmethod
-    def _is_plain(cls, model: OnPolicyAlgorithm) -> bool:
-        """Whether the policy has sb3-contrib's constructor. Others may give arguments another meaning."""
-        return model.policy_class.__init__ in [policy.__init__ for policy in cls.policies]
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
@@ -260,27 +276,8 @@ class RecurrentActing(ActingPolicy):
         return PaddedSequences(states, th.tensor(episode_starts, dtype=th.float32, device=self._kind.policy.device))
 
 
-LSTM_RULES: Mapping[str, Rule] = {
-    "memory": Rule("'lstm' or 'gru'", lambda v: v in ("lstm", "gru")),
-    "lstm_hidden_size": COUNT,
-    "n_lstm_layers": COUNT,
-    "shared_lstm": FLAG,
-    "enable_critic_lstm": FLAG,
-    # The other options of nn.LSTM change the shapes of its inputs and outputs.
-    "lstm_kwargs": Rule(
-        "a dict that may have 'bias' and 'dropout'", lambda v: isinstance(v, dict) and v.keys() <= {"bias", "dropout"}
-    ).or_none(),
-}
-
-
-def _check_lstm(arguments: Mapping[str, object]) -> None:
-    """Check the entries of ``policy_kwargs`` about LSTMs.
-
-    :raises ArgumentError: if an entry is not allowed
-    """
-    for name, rule in LSTM_RULES.items():
-        if name in arguments:
-            rule.check(f"policy_kwargs[{name!r}]", arguments[name])
+def _check_shared(arguments: Mapping[str, object]) -> None:
+    """Check that a shared LSTM goes with the other entries of ``policy_kwargs``."""
     if not arguments.get("shared_lstm", False):
         return
     if arguments.get("enable_critic_lstm", True):

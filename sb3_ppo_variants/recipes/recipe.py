@@ -18,9 +18,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
-from sb3_ppo_variants.arguments.checks import check_names
-from sb3_ppo_variants.arguments.commandline import read_call
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, RULES
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, check_names
+from sb3_ppo_variants.commandline import read_call
 from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse

@@ -14,13 +14,13 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.arguments.rules import COUNT
+from sb3_ppo_variants.arguments import COUNT
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.envs.masks import check_env
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.guards.masks import check_env
-from sb3_ppo_variants.guards.outputs import Info
 from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current
@@ -65,33 +65,26 @@ def train(
 ) -> BaseAlgorithm:
     """Train a model, and save it with the statistics of its ``VecNormalize``.
 
-    All files replace those of an earlier run in the folder, which stay if nothing is trained. An error or Ctrl-C during
-    training saves what was trained, and is raised again. The environments are closed in the end. Of several processes
-    that train together, only rank 0 writes to the folder.
+    All files replace those of an earlier run in the folder. An error or Ctrl-C during training saves what was trained,
+    and is raised again. The environments are closed in the end. Of several processes that train together, only rank 0
+    writes to the folder.
 
     :param folder: folder for ``model.zip``, ``vecnormalize.pkl`` and the monitor files, ``*.monitor.csv``
     :param timesteps: environment steps; ``None`` uses the recipe's
     :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
     """
-    model = None
     with _open_folder(made, folder) as into:
-        earlier = [path.replace(f"{path}.earlier") for path in into.glob(MONITOR_FILES)]
+        model = build(made, seed, monitor_dir=os.fspath(into))
         try:
-            model = build(made, seed, monitor_dir=os.fspath(into))
-            try:
-                model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
-            finally:
-                if model.num_timesteps > 0:
-                    save(model, into)
+            for path in into.glob(MONITOR_FILES):
+                if int(path.name.partition(".")[0]) >= made.n_envs:
+                    path.unlink()
+            model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
         finally:
-            if model is not None and (env := model.get_env()) is not None:
-                env.close()
-            has_trained = model is not None and model.num_timesteps > 0
-            for path in earlier if has_trained else into.glob(MONITOR_FILES):
-                path.unlink()
-            for path in [] if has_trained else earlier:
-                path.rename(path.with_suffix(""))
+            if model.num_timesteps > 0:
+                save(model, into)
+            model.get_env().close()  # type: ignore[union-attr]
     return model
 
 

@@ -3,18 +3,13 @@
 from sb3_ppo_variants.distributions import Beta, Gaussian, SquashedGaussian
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import list_objectives
+from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 from sb3_ppo_variants.saving.plain import register_plain
-from sb3_ppo_variants.saving.run import ExactCheckpointCallback, SavedAlgorithm
+from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 from sb3_ppo_variants.stops import ApproximateKL, ExactKL, RatioDeviation
 
 __all__ = ["ExactCheckpointCallback", "SavedAlgorithm", "register_plain"]
 
 # Arguments that files store as their fields, without pickle. Parts in higher layers register their own.
-PLAIN_PARTS: tuple[type, ...] = (
-    *list_objectives().values(),
-    *(SquaredError, ClippedError, Huber),
-    *(ApproximateKL, ExactKL, RatioDeviation),
-    *(Gaussian, SquashedGaussian, Beta),
-)
-for _part in PLAIN_PARTS:
-    register_plain(_part.__name__, _part)
+register_plain(*list_objectives().values(), SquaredError, ClippedError, Huber, ApproximateKL, ExactKL, RatioDeviation)
+register_plain(Gaussian, SquashedGaussian, Beta)

@@ -1,41 +1,56 @@
-"""An algorithm whose files are crash-safe, and checked when they are read."""
+"""An algorithm whose files are crash-safe and checked when they are read, and whose runs can be resumed."""
 
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
+from inspect import isabstract
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
+import numpy as np
 import torch as th
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.save_util import open_path, recursive_getattr
-from stable_baselines3.common.type_aliases import GymEnv, TensorDict
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments.checks import choose_device
-from sb3_ppo_variants.arguments.rules import RULES
+from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes import ALONE, Processes
 from sb3_ppo_variants.processes.moments import Statistics
-from sb3_ppo_variants.saving.archive import File, read_archive
+from sb3_ppo_variants.saving import attributes, plain
+from sb3_ppo_variants.saving.archive import Archive, File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically
-from sb3_ppo_variants.saving.attributes import check_class, convert, get_plain_forms, read_attributes
+from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.state import LSTM_STATES, keep_random_state
+from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, keep_random_state
 
-Self = TypeVar("Self", bound="FileAlgorithm")
+Self = TypeVar("Self", bound="SavedAlgorithm")
+# Arguments of the constructor for which None stands for an empty dict.
+EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
+SPACES = ("observation_space", "action_space")
+# Arguments that determine the networks and the optimizers.
+STRUCTURE = {"policy", "policy_kwargs", "use_sde", "updates"}
 
 
-class FileAlgorithm(OnPolicyAlgorithm):
-    """An on-policy algorithm whose files are crash-safe and checked."""
+class SavedAlgorithm(OnPolicyAlgorithm):
+    """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
 
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    """The allowed values of each argument."""
+    own_rules: ClassVar[Mapping[str, Rule]] = {}
+    """The same for the arguments of its objective."""
+    reads_sb3s_ppo: ClassVar[bool] = False
+    """Whether it has the objective of SB3's PPO, so that it can load its files."""
     optional_states: ClassVar[Sequence[str]] = ()
     """Attributes whose state a file may lack; they are ``None`` then. A model in which one is ``None`` ignores it."""
 
@@ -73,6 +88,13 @@ class FileAlgorithm(OnPolicyAlgorithm):
         """The statistics of ``VecNormalize`` that the processes have in common."""
         return Statistics()
 
+    @cached_property
+    def run(self) -> TrainingRun:
+        """The state of the run, for checkpoints."""
+        return TrainingRun()
+
+    # Files
+
     def save(self, path: File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """Save the model in a file that SB3 can also read.
 
@@ -91,16 +113,26 @@ class FileAlgorithm(OnPolicyAlgorithm):
         buffer = io.BytesIO()
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
-        classes = [cls.__name__ for cls in type(self).__mro__]
-        plain = get_plain_forms({name: getattr(self, name) for name in archive.pickled})
-        content = archive.with_note({"classes": classes, "plain": plain}).to_file().getvalue()
+        # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
+        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.data})
+        note = {"classes": self._class_names(), "plain": plain_forms}
+        content = archive.to_file(archive.data, note).getvalue()
         if isinstance(path, str | Path):
-            write_atomically(_find_destination(Path(path)), content)
+            path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
         else:
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "statistics", LSTM_STATES]
+        return [*super()._excluded_save_params(), "statistics", "run", LSTM_STATES]
+
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
+        states = super().get_parameters()
+        for group in [group for state in states.values() for group in state.get("param_groups", ())]:
+            group.update({name: _as_python(value) for name, value in group.items()})
+        return states
 
     @classmethod
     def load(
@@ -136,18 +168,21 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
         """
         archive = read_archive(path)
-        check_class(cls, archive)
-        if isinstance(env, VectorEnv):
-            env = adapt(env, monitored=True)
-        values = read_attributes(cls, archive, env, custom_objects, kwargs, weights_only)
-        device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
-        # SB3 sets the values instead of those in the file.
-        file = archive.with_data(dict.fromkeys(values)).to_file()
+        attributes.check_class(archive, cls._class_names(), cls.reads_sb3s_ppo)
         with nullcontext() if reseed else keep_random_state():
+            values, env = cls._read(archive, env, custom_objects or {}, kwargs, weights_only)
+            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
+            # SB3 takes the values instead of those in the file.
+            file = archive.to_file(dict.fromkeys(values), {})
             try:
                 model = super().load(file, env, device, values, print_system_info, force_reset)
-            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the file name.
-                raise type(error)(archive.name, error.part, error.fault) from error
+            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+                if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
+                    raise ArgumentError(
+                        f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                        f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                    ) from error
+                raise DamagedFileError(archive.name, error.part, error.fault) from error
         for name, weights in model.policy.named_parameters():
             if not th.isfinite(weights).all():
                 warnings.warn(f"{archive.name}: {name} of the policy has numbers that are not finite")
@@ -176,15 +211,77 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :param ppo: a model, or a file of one
         :param env: an environment to train on; ``None`` keeps that of the model
         :param arguments: arguments of the constructor that override those of ``ppo``
-        :raises ArgumentError: if there is no such argument, if the class does not keep it as an attribute, or if its
-            value is not allowed or needs other networks
+        :raises ArgumentError: if the class keeps no attribute of this name, or if the value is not allowed or needs
+            other networks
         :raises DamagedFileError: if the file is damaged
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
-        if isinstance(ppo, BaseAlgorithm) and env is None:
-            env = ppo.get_env()
-        file, arguments = convert(cls, ppo, env, arguments)
+        if isinstance(ppo, BaseAlgorithm):
+            env, file = ppo.get_env() if env is None else env, io.BytesIO()
+            file.name = f"the given {type(ppo).__name__}"
+            ppo.save(file)
+            ppo = file
+        archive = read_archive(ppo)
+        attributes.check_class(archive, cls._class_names(), cls.reads_sb3s_ppo, converts=True)
+        own = [n for n in cls.own_rules if not (cls.reads_sb3s_ppo and archive.data.get(n) is not None)]
+        known = cls._find_attributes(None if env is None else cls._wrap_env(env)).difference(own)
+        data = {name: value for name, value in archive.data.items() if name in known}
+        note = {"classes": cls._class_names(), "plain": archive.note.get("plain", {})}
+        file = archive.to_file(data, note)
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
+
+    @classmethod
+    def _class_names(cls) -> list[str]:
+        """List the names of the class and of its bases, of which those without an objective do not count."""
+        bases = [base for base in cls.__mro__ if issubclass(base, SavedAlgorithm) and base is not SavedAlgorithm]
+        return [base.__name__ for base in bases if not isabstract(base)]
+
+    @classmethod
+    def _find_attributes(cls, env: VecEnv | None) -> set[str]:
+        """Find the names of the attributes of a new model, whose constructor may use the environment."""
+        new = cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)  # type: ignore[call-arg, arg-type]
+        of_class = (name for name in dir(cls) if not name.startswith("__") and plain.is_plain(getattr(cls, name)))
+        return {*SPACES, "n_envs", *vars(new), *of_class}
+
+    @classmethod
+    def _read(
+        cls,
+        archive: Archive,
+        env: GymEnv | VectorEnv | None,
+        objects: Values,
+        arguments: Values,
+        weights_only: bool,
+    ) -> tuple[Values, VecEnv | None]:
+        """Read the attributes of a model from a file that this class can load, and wrap the environment.
+
+        The arguments are those of :meth:`load`, whose docstring lists the errors.
+        """
+        _ = archive.states  # They are read here, because SB3's errors do not name the file.
+        wrapped = None if env is None else cls._wrap_env(env)
+        check_arguments({**objects, **arguments}, {**cls.rules, **cls.own_rules})
+        objects, given = _as_attributes(objects), _as_attributes(arguments)
+        known = cls._find_attributes(wrapped)
+        for name in given.keys() - known - archive.data.keys():
+            raise ArgumentError(
+                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
+                f"and {archive.name} has no attribute of this name"
+            )
+        from_env = {} if wrapped is None else {name: getattr(wrapped, name) for name in SPACES}
+        read = attributes.read_attributes(archive, objects, {**from_env, **given}, known, weights_only)
+        values = {"verbose": 0, **from_env, **read, **given}
+        # The argument of load() decides about the device, and no file of a stranger what to import and where to write.
+        for name in {"device", *(["env", "tensorboard_log"] if weights_only else [])} - given.keys():
+            values.pop(name, None)
+        for name in ("policy_class", *SPACES):
+            if name not in values:
+                raise archive.error(name, "is missing")
+        if isinstance(policy := values["policy_class"], str):
+            values["policy_class"] = policy = cls.policy_aliases.get(policy, policy)
+        attributes.check_masks(archive, policy)
+        if "_stats_window_size" in {**objects, **given}:
+            size = int(values["_stats_window_size"])
+            values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
+        return values, wrapped
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
@@ -194,43 +291,127 @@ class FileAlgorithm(OnPolicyAlgorithm):
         :param load_path_or_dict: a file, or states in the format of ``get_parameters()``
         :param exact_match: whether the states must be complete and have no other parameters
         :param device: has no effect, because the parameters are copied to the device of the model
-        :raises DamagedFileError: if the parameters do not fit this model, naming the part
+        :raises DamagedFileError: if the parameters do not fit this model
         """
         name, parameters = "the given parameters", cast(Values, load_path_or_dict)
         if not isinstance(load_path_or_dict, dict):
-            RULES["device"].check("device", device)
             archive = read_archive(load_path_or_dict)
             name, parameters = archive.name, archive.states
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
-        owners = {part: recursive_getattr(self, part, None) for part in parameters}
-        for part, owner in owners.items():  # Names that are no part of the model come first: they may be misspelt.
-            if not isinstance(owner, th.nn.Module | th.optim.Optimizer):
-                raise DamagedFileError(name, part, "is not part of this model")
-        for part in sorted(own - optional - parameters.keys()) if exact_match else ():
-            raise DamagedFileError(name, part, "is missing")
-        before = {part: deepcopy(owner.state_dict()) for part, owner in owners.items()}
-        for part, owner in owners.items():
-            try:
-                strict = {"strict": exact_match} if isinstance(owner, th.nn.Module) else {}
-                owner.load_state_dict(parameters[part], **strict)
-            except Exception as error:  # Modules and optimizers may raise anything for the states of others.
-                for set_before, state in before.items():
-                    owners[set_before].load_state_dict(state)
-                raise DamagedFileError(name, part, f"does not fit this model: {error}") from error
-        if "policy" in parameters:
-            for missing in optional - parameters.keys():
-                setattr(self, missing, None)
+        attributes_before = {each: getattr(self, each) for each in optional}
+        states_before = deepcopy(self.get_parameters())
+        try:
+            if "policy" in parameters:
+                vars(self).update(dict.fromkeys(optional - parameters.keys()))
+            super().set_parameters(parameters, exact_match, device)
+        except Exception as error:  # Modules and optimizers may raise anything for the states of others.
+            vars(self).update(attributes_before)
+            super().set_parameters(cast(TensorDict, states_before))
+            raise DamagedFileError(name, "the parameters", f"do not fit this model: {error}") from error
+
+    # Runs
+
+    @classmethod
+    def resume(
+        cls: type[Self],
+        path: str | Path,
+        env: GymEnv | VectorEnv,
+        device: th.device | str = "auto",
+        custom_objects: Values | None = None,
+    ) -> Self:
+        """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
+
+        Then call ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks
+        of the run. Training then continues exactly as the run would have, bit for bit. The state of the global random
+        generators is restored.
+
+        :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
+        :param env: an environment created like that of the run, with the same wrappers
+        :param device: ``"auto"`` is the device of the run, on which alone training continues exactly
+        :param custom_objects: as in :meth:`load`
+        :raises FileNotFoundError: if there is no checkpoint
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        :raises ArgumentError: if ``env`` is None, or if the number of environments, processes or ``VecNormalize``
+            wrappers differs from that of the run
+        """
+        if env is None:
+            raise ArgumentError("env=None, but resume() needs an environment like that of the run")
+        checkpoint = find_checkpoint(Path(path))
+        device = checkpoint.device if device == "auto" else device
+        model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
+        checkpoint.restore(model, model.processes, model.statistics)
+        model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
+        return model
+
+    @classmethod
+    def resume_or_start(
+        cls: type[Self],
+        path: str | Path,
+        policy: str | type[BasePolicy],
+        env: GymEnv | VectorEnv | str,
+        **arguments: object,
+    ) -> Self:
+        """Resume the run in a folder of checkpoints, or create a new model if there are none.
+
+        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Schedules are compared by some of their
+        values, and your own objects that are not dataclasses by their text. All arguments after ``path`` are those of
+        the constructor.
+
+        :param path: the folder of the checkpoints
+        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
+            default, differs from that of the run, or as in :meth:`resume`
+        :raises DamagedFileError: if all checkpoints are damaged, naming them
+        """
+        model = cls(policy, env, **arguments)  # type: ignore[arg-type]
+        try:
+            checkpoint = find_checkpoint(Path(path))
+        except FileNotFoundError:
+            return model
+        checkpoint.check_arguments(describe_arguments(model))
+        assert model.env is not None
+        resumed = cls.resume(checkpoint.folder, model.env, model.device)
+        resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
+        return resumed
+
+    def learn_to(self: Self, total_timesteps: float, callback: MaybeCallback = None, **arguments: Any) -> Self:
+        """Train until the run has taken this many environment steps. Do nothing if it already has.
+
+        :param total_timesteps: number of steps of the whole run, such as 1e6, rounded up to whole rollouts
+        :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
+        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
+        """
+        if "reset_num_timesteps" in arguments:
+            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
+        LEARN_RULES["total_timesteps"].check("total_timesteps", total_timesteps)
+        missing = total_timesteps - self.num_timesteps
+        if missing > 0:
+            begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None
+            self.learn(cast(int, missing), callback, reset_num_timesteps=begins, **arguments)
+        return self
+
+    @property
+    def remaining_timesteps(self) -> int:
+        """The number of environment steps that the last call of ``learn`` has not taken yet."""
+        return max(self._total_timesteps - self.num_timesteps, 0)
+
+    def dump_logs(self, iteration: int = 0) -> None:
+        """Write the log as SB3 does, if it is due after this rollout.
+
+        :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
+        """
+        number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
+        if iteration == 0 or interval is None or number % interval == 0:
+            super().dump_logs(number)
 
 
-def _find_destination(path: Path) -> Path:
-    """Find the path that SB3 would write to, and create its folder if it does not exist."""
-    if path.suffix == "":
-        path = Path(f"{path}.zip")
-    if path.is_dir():
-        warnings.warn(f"Path '{path}' is a folder. Will save instead to {path}_2")
-        return _find_destination(Path(f"{path}_2"))
-    if not path.parent.exists():
-        warnings.warn(f"Path '{path.parent}' does not exist. Will create it.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+def _as_python(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return type(value)(map(_as_python, value)) if type(value) in (list, tuple) else value
+
+
+def _as_attributes(arguments: Mapping[str, object]) -> Values:
+    """Convert arguments of the constructor to the attributes that a model keeps."""
+    values = {ATTRIBUTES.get(name, name): value for name, value in arguments.items()}
+    return {name: {} if name in EMPTY and value is None else value for name, value in values.items()}

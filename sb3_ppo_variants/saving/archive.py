@@ -1,6 +1,6 @@
 """The zip archive of a saved model, in SB3's format plus a note that SB3 ignores.
 
-The note holds the model's class, the hashes of the other members and the plain forms of values that SB3 pickles; see
+The note holds the model's class, the hashes of the other members and the plain forms of attributes; see
 :mod:`sb3_ppo_variants.saving.plain`. Files without a note, such as SB3's, can be read too.
 """
 
@@ -9,7 +9,7 @@ import io
 import json
 import zipfile
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -24,10 +24,9 @@ NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 STATE_SUFFIX = ".pth"
 VARIABLES = "pytorch_variables.pth"
-# The members of every file. A model may have further states.
-MEMBERS = (DATA, VARIABLES, "policy.pth", "policy.optimizer.pth", "_stable_baselines3_version")
-# SB3's key for a pickled value.
+"""Further tensors of SB3's format, of which PPO has none."""
 PICKLED = ":serialized:"
+"""SB3's key for a pickled value."""
 
 File: TypeAlias = str | Path | io.BufferedIOBase
 
@@ -66,107 +65,65 @@ class Archive:
         states = [member for member in self.members if member.endswith(STATE_SUFFIX) and member != VARIABLES]
         return {member.removesuffix(STATE_SUFFIX): self._tensors(member) for member in states}
 
-    @property
-    def variables(self) -> Values:
-        """Tensors that SB3 would set in addition to the states; PPO has none."""
-        return self._tensors(VARIABLES)
-
     def error(self, part: str, fault: str) -> DamagedFileError:
         """Make an error that names this file and the member or attribute at fault."""
         return DamagedFileError(self.name, part.removesuffix(STATE_SUFFIX), fault)
 
     def _json(self, member: str) -> Values:
+        if member not in self.members:
+            raise self.error(member, "is missing")
         try:
-            value = json.loads(self.members[member])
-        except KeyError:
-            raise self.error(member, "is missing") from None
-        except (ValueError, RecursionError) as error:
-            raise self.error(member, f"is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise self.error(member, "is not a JSON object")
-        return value
+            return dict(json.loads(self.members[member]))
+        except Exception as error:  # It may be anything.
+            raise self.error(member, f"is not a JSON object: {error!r}") from error
 
     def _tensors(self, member: str) -> Values:
         try:
-            state = th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True)
+            return dict(th.load(io.BytesIO(self.members[member]), map_location="cpu", weights_only=True))
         except Exception as error:  # PyTorch may raise anything for damaged bytes.
             raise self.error(member, f"cannot be read: {error!r}") from error
-        if not isinstance(state, dict):
-            raise self.error(member, f"is a {type(state).__name__}, not a dictionary")
-        return state
 
-    def with_data(self, data: Values) -> "Archive":
-        """Return the archive with these attributes instead of its own."""
-        return replace(self, members={**self.members, DATA: json.dumps(data).encode()})
-
-    def with_note(self, note: Values) -> "Archive":
-        """Return the archive with this note, to which the hashes are added."""
-        others = {member: content for member, content in self.members.items() if member != NOTE}
-        hashes = {member: sha256(content) for member, content in others.items()}
-        # The note comes first, because damage to the directory of a zip archive can hide the last members.
-        return replace(self, members={NOTE: json.dumps({"sha256": hashes, **note}).encode(), **others})
-
-    def to_file(self) -> io.BytesIO:
-        """Write the archive to a file in memory of the same name."""
+    def to_file(self, data: Values, note: Values) -> io.BytesIO:
+        """Write a file in memory with these attributes, and with this note, to which the hashes are added."""
+        members = {**self.members, DATA: json.dumps(data).encode()}
+        members.pop(NOTE, None)
+        hashes = {member: sha256(content) for member, content in members.items()}
         file = io.BytesIO()
         file.name = self.name
         with zipfile.ZipFile(file, "w") as archive:
-            for member, content in self.members.items():
-                archive.writestr(member, content, zipfile.ZIP_DEFLATED if member == NOTE else zipfile.ZIP_STORED)
+            # The note comes first, because damage to the directory of a zip archive can hide the last members.
+            archive.writestr(NOTE, json.dumps({"sha256": hashes, **note}), zipfile.ZIP_DEFLATED)
+            for member, content in members.items():
+                archive.writestr(member, content)
         return file
-
-    def check(self) -> None:
-        """Compare the members with the hashes in the note.
-
-        :raises DamagedFileError: if one is missing, unknown or not what was saved
-        """
-        if NOTE not in self.members:
-            return
-        hashes = self.note.get("sha256")
-        if not isinstance(hashes, dict):
-            raise self.error(NOTE, "has no hashes")
-        for member in {**hashes, **self.members}.keys() - {NOTE}:
-            if member not in self.members:
-                raise self.error(member, "is missing")
-            if hashes.get(member) != sha256(self.members[member]):
-                raise self.error(member, "is not what was saved")
 
 
 def read_archive(file: File) -> Archive:
     """Read an open file, or the file at a path with or without the suffix ``.zip``, and check its hashes.
 
-    :raises DamagedFileError: if it is not a zip archive or a member is damaged
-    :raises IsADirectoryError: if the path is a folder, and there is no such file with the suffix
+    :raises DamagedFileError: if it is not a zip archive, or a member is damaged, missing or unknown
     """
     is_path = isinstance(file, str | Path)
-    if isinstance(file, str | Path) and Path(file).is_dir():
-        folder, file = file, Path(f"{file}.zip")  # save() writes there.
-        if not file.is_file():
-            raise IsADirectoryError(
-                f"{folder} is a folder, not the file of a model: if it is a checkpoint, pass its model.zip, or go on "
-                "with resume()"
-            )
     opened = open_path(file, "r", suffix="zip")
     name = str(file if is_path else getattr(file, "name", type(file).__name__))
     with opened if is_path else nullcontext():
         opened.seek(0)
-        archive = Archive(name, _read_members(name, opened.read()))
-    archive.check()
-    return archive
-
-
-def _read_members(name: str, content: bytes) -> dict[str, bytes]:
-    part = "the zip archive"
-    members: dict[str, bytes] = {}
+        content = opened.read()
+    part, members = "the zip archive", dict[str, bytes]()
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for part in archive.namelist():
-                members[part] = archive.read(part)
+        with zipfile.ZipFile(io.BytesIO(content)) as zipped:
+            for part in zipped.namelist():
+                members[part] = zipped.read(part)
     except Exception as error:  # Decompressors may raise anything.
-        is_zip = members or not isinstance(error, zipfile.BadZipFile)
-        fault = "is damaged" if is_zip else "cannot be read; it wasn't a zip-file, or is truncated"
-        raise DamagedFileError(name, part.removesuffix(STATE_SUFFIX), f"{fault}: {error!r}") from error
-    return members
+        raise DamagedFileError(name, part.removesuffix(STATE_SUFFIX), f"cannot be read: {error!r}") from error
+    archive = Archive(name, members)
+    hashes = archive.note.get("sha256", {})
+    for member in {**hashes, **members}.keys() - {NOTE} if NOTE in members else ():
+        if member not in members:
+            raise archive.error(member, "is missing")
+        if hashes.get(member) != sha256(members[member]):
+            raise archive.error(member, "is not what was saved")
+    return archive
 
 
 def sha256(content: bytes) -> str:

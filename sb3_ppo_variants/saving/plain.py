@@ -7,9 +7,8 @@ dataclasses. A file can use these words and no others.
 
 import base64
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -19,8 +18,6 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
-from sb3_ppo_variants.errors import ArgumentError
-
 Values: TypeAlias = dict[str, Any]
 """Values by their names: the attributes of a model, the state of an optimizer, or a JSON object."""
 WORD = "@"
@@ -28,7 +25,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class NotPlainError(ValueError):
-    """A value has no plain form, or a plain form does not stand for a value."""
+    """A value has no plain form."""
 
 
 def encode(value: object) -> object:
@@ -37,10 +34,11 @@ def encode(value: object) -> object:
         return value
     if type(value) is list:
         return [encode(item) for item in value]
-    for word, (cls, parts, _) in WORDS.items():
-        if type(value) is cls or (cls in WITH_SUBCLASSES and isinstance(value, cls)):
-            return {WORD: word, **{name: encode(part) for name, part in parts(value).items()}}
-    raise NotPlainError(f"{type(value).__name__} has no plain form")
+    for word, (cls, get_parts, _) in WORDS.items():
+        # A subclass of another type may have additional state.
+        if type(value) is cls or (cls in (type, np.generic) and isinstance(value, cls)):
+            return {WORD: word, **{name: encode(part) for name, part in get_parts(value).items()}}
+    raise NotPlainError(f"a {type(value).__name__} has no plain form")
 
 
 def is_plain(value: object) -> bool:
@@ -53,24 +51,18 @@ def is_plain(value: object) -> bool:
 
 
 def decode(value: Any) -> Any:
-    """Convert a plain form to its value, or raise a :class:`NotPlainError`; the inverse of :func:`encode`."""
-    if type(value) in PLAIN:
-        return value
-    if type(value) is list:
+    """Convert a plain form to its value, the inverse of :func:`encode`. Other forms may raise anything."""
+    if isinstance(value, list):
         return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
     parts = {name: decode(part) for name, part in value.items()}
-    word = parts.pop(WORD, None)
-    if not isinstance(word, str) or word not in WORDS:
-        raise NotPlainError(f"{word!r} is not a word for a plain value")
-    try:
-        _, _, make = WORDS[word]
-        return make(**parts)
-    except (TypeError, ValueError, AssertionError, AttributeError, KeyError, OverflowError, ImportError) as error:
-        raise NotPlainError(f"{word} cannot be built from {parts}: {error!r}") from error
+    _, _, make = WORDS[parts.pop(WORD)]
+    return make(**parts)
 
 
-# The modules whose policies, buffers, extractors, activations and optimizers a file may name. They are imported when a
-# file names one of their classes.
+# The modules whose policies, buffers, extractors, activations and optimizers a file may name, if they are derived from
+# one of the bases. They are imported when a file names one of their classes.
 MODULES = {
     "stable_baselines3.common.buffers",
     "stable_baselines3.common.policies",
@@ -84,31 +76,23 @@ MODULES = {
     "torch.nn.modules.activation",
     *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
 }
-# A class in them counts only if it is derived from one of these.
 NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
-def _find_class(name: str) -> type:
-    module, _, attribute = name.rpartition(".")
-    cls = getattr(import_module(module), attribute) if module in MODULES else None
-    if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES) or _get_full_name(cls) != name:
-        raise ValueError(f"{name} is not a class that a file may name")
+def _get_name(cls: type) -> Values:
+    if cls.__module__ not in MODULES or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
+        raise NotPlainError(f"the class {cls.__qualname__} of {cls.__module__} has no plain form")
+    return {"module": cls.__module__, "name": cls.__qualname__}
+
+
+def _find_class(module: str, name: str) -> type:
+    cls = getattr(import_module(module), name) if module in MODULES else None
+    if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES):
+        raise ValueError(f"{name} of {module} is not a class that a file may name")
     return cls
 
 
-def _get_full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _get_class_parts(cls: type) -> Values:
-    name = _get_full_name(cls)
-    with suppress(AttributeError, ValueError):
-        if _find_class(name) is cls:
-            return {"name": name}
-    raise NotPlainError(f"the class {name} has no plain form")
-
-
-def _get_array_parts(array: np.ndarray) -> Values:
+def _get_array(array: np.ndarray) -> Values:
     if array.dtype.kind not in "biuf":
         raise NotPlainError(f"an array of {array.dtype} has no plain form")
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
@@ -116,61 +100,59 @@ def _get_array_parts(array: np.ndarray) -> Values:
 
 
 def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    if kind.kind not in "biuf":
+    if np.dtype(dtype).kind not in "biuf":
         raise ValueError(f"{dtype} is not a numeric type")
-    return np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy()
+    return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
 
 
-def _get_items(value: Iterable[object]) -> Values:
-    return {"items": list(value)}
+def _get_box(space: spaces.Box) -> Values:
+    return {"low": space.low, "high": space.high}
 
 
-def _get_pairs(value: Mapping[object, object]) -> Values:
-    return {"items": [[key, item] for key, item in value.items()]}
+def _get_choices(space: spaces.MultiDiscrete) -> Values:
+    return {"nvec": space.nvec, "start": space.start}
 
 
-def _get_attributes(*names: str) -> Callable[[object], Values]:
-    return lambda value: {name: getattr(value, name) for name in names}
-
-
-# Types whose subclasses are encoded too. A subclass of another type in WORDS may have additional state.
-WITH_SUBCLASSES = (type, np.generic)
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
-    "tuple": (tuple, _get_items, lambda items: tuple(items)),
-    "dict": (dict, _get_pairs, lambda items: dict(items)),
-    "deque": (deque, lambda d: {**_get_items(d), "maxlen": d.maxlen}, lambda items, maxlen: deque(items, maxlen)),
-    "class": (type, _get_class_parts, _find_class),
+    "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
+    "dict": (dict, lambda value: {"items": [[key, item] for key, item in value.items()]}, lambda items: dict(items)),
+    "deque": (
+        deque,
+        lambda value: {"items": [*value], "maxlen": value.maxlen},
+        lambda items, maxlen: deque(items, maxlen),
+    ),
+    "class": (type, _get_name, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
-    "array": (np.ndarray, _get_array_parts, _make_array),
-    "Box": (spaces.Box, _get_attributes("low", "high"), lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
-    "Discrete": (spaces.Discrete, lambda space: {"n": int(space.n), "start": int(space.start)}, spaces.Discrete),
+    "array": (np.ndarray, _get_array, _make_array),
+    "Box": (spaces.Box, _get_box, lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
-        _get_attributes("nvec", "start"),
+        _get_choices,
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
-    "MultiBinary": (spaces.MultiBinary, _get_attributes("n"), spaces.MultiBinary),
-    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
-    "Tuple": (spaces.Tuple, lambda space: _get_items(space.spaces), lambda items: spaces.Tuple(items)),
-    "FloatSchedule": (FloatSchedule, _get_attributes("value_schedule"), FloatSchedule),
-    "ConstantSchedule": (ConstantSchedule, _get_attributes("val"), ConstantSchedule),
-    "LinearSchedule": (LinearSchedule, _get_attributes("start", "end", "end_fraction"), LinearSchedule),
 }
 
 
-def register_plain(word: str, cls: type) -> None:
-    """Register a dataclass whose instances are saved as their fields, without pickle.
+def _register(cls: type, *names: str) -> None:
+    """Register a class whose instances are made of the attributes with these names."""
+    WORDS[cls.__name__] = (cls, lambda value: {name: getattr(value, name) for name in names}, cls)
 
-    Loading a file calls the class with the values in the file, so its constructor must be harmless.
 
-    :param word: the name of the class in files
-    :param cls: a dataclass that can be created from its fields, each of which has a plain form
-    :raises ArgumentError: if the word already stands for another class, or ``cls`` is not such a dataclass
+_register(spaces.Discrete, "n", "start")
+_register(spaces.MultiBinary, "n")
+_register(spaces.Dict, "spaces")
+_register(spaces.Tuple, "spaces")
+_register(FloatSchedule, "value_schedule")
+_register(ConstantSchedule, "val")
+_register(LinearSchedule, "start", "end", "end_fraction")
+
+
+def register_plain(*classes: type) -> None:
+    """Register dataclasses whose instances are saved as their fields, without pickle, by the name of the class.
+
+    Loading a file calls the class with the values in the file, so its constructor must be harmless, and take a value
+    with a plain form for each field.
     """
-    if word in WORDS and WORDS[word][0] is not cls:
-        raise ArgumentError(f"word={word!r} already stands for another class: choose another word")
-    if not is_dataclass(cls) or not all(field.init for field in fields(cls)):
-        raise ArgumentError(f"cls={cls!r} is not a dataclass that can be created from its fields")
-    WORDS[word] = (cls, _get_attributes(*(field.name for field in fields(cls))), cls)
+    for cls in classes:
+        _register(cls, *(field.name for field in fields(cls)))

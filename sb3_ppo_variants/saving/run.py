@@ -1,194 +1,18 @@
-"""Runs that can be resumed: an algorithm that continues from a checkpoint, and the callback that writes checkpoints."""
+"""The callback that writes the checkpoints of a run."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cached_property
+import secrets
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
-import torch as th
-from gymnasium.vector import VectorEnv
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
-from sb3_ppo_variants.arguments.rules import COUNT, FLAG, LEARN_RULES, RULES, instance
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, instance
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.algorithm import FileAlgorithm
-from sb3_ppo_variants.saving.checkpoint import (
-    MODEL,
-    Checkpoint,
-    check_comparable,
-    check_folder,
-    find_checkpoint,
-    get_arguments,
-    remove_older,
-)
-from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.state import begin_episodes, seed_evaluations, walk
+from sb3_ppo_variants.saving import plain, state
+from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, check_folder, get_records, name_step, remove_older
 
-Self = TypeVar("Self", bound="SavedAlgorithm")
 PATH = instance("a path", str, os.PathLike)
-HIDDEN = (
-    "Pass ExactCheckpointCallback to learn() directly, alone or in a list: inside another callback, it does not see "
-    "where rollouts begin"
-)
-
-
-class TrainingRun:
-    """The progress of a model's run, which continues across calls of ``learn`` and ``resume``."""
-
-    def __init__(self) -> None:
-        # The last checkpoint that was written or resumed from, and the steps and updates of the model when it was
-        # resumed.
-        self.last: Checkpoint | None = None
-        self.resumed_at: tuple[int, int] | None = None
-        # The iterations before this call of learn(), and its log interval if it continues to count them.
-        self.iterations = 0
-        self.log_interval: int | None = None
-        self._collecting = False
-        # Whether the last call of learn() ended with an error or an interrupt, and whether a callback stopped it in any
-        # of the processes.
-        self.failed = self.stopped = False
-        # The model's arguments when the run began, as objects that later updates replace.
-        self.began_with: dict[str, object] | None = None
-
-    def resumed_from(self, model: FileAlgorithm) -> Checkpoint | None:
-        """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
-        return self.last if (model.num_timesteps, model._n_updates) == self.resumed_at else None
-
-    def begin(self, model: FileAlgorithm, log_interval: int | None, reset_num_timesteps: bool) -> int | None:
-        """Begin a call of ``learn`` with these arguments, and return the log interval for SB3.
-
-        A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
-        """
-        self.failed = self.stopped = False
-        if self.began_with is None or reset_num_timesteps:
-            self.began_with = get_arguments(model)
-        if self._collecting:
-            # The environments may have taken a step that the model did not see.
-            model._last_obs = None
-            self._collecting = False
-        checkpoint = None if reset_num_timesteps else self.resumed_from(model)
-        if checkpoint is None:
-            self.iterations, self.log_interval = 0, None
-            return log_interval
-        self.iterations, self.log_interval = checkpoint.iterations, log_interval
-        return log_interval and 1  # SB3 counts the iterations of each call from 0, so dump_logs() chooses among all.
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Mark that a rollout is being collected. The mark remains if the rollout is cut short."""
-        self._collecting = True
-        yield
-        self._collecting = False
-
-
-class SavedAlgorithm(FileAlgorithm):
-    """An on-policy algorithm whose files are crash-safe and checked, and whose training can be resumed."""
-
-    @cached_property
-    def run(self) -> TrainingRun:
-        """The state of the run, for checkpoints."""
-        return TrainingRun()
-
-    def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "run"]
-
-    @classmethod
-    def resume(
-        cls: type[Self],
-        path: str | Path,
-        env: GymEnv | VectorEnv,
-        device: th.device | str = "auto",
-        custom_objects: Values | None = None,
-    ) -> Self:
-        """Continue a run from a checkpoint of :class:`~sb3_ppo_variants.ExactCheckpointCallback`.
-
-        Then call ``model.learn(model.remaining_timesteps, reset_num_timesteps=False, callback=...)`` with the callbacks
-        of the run. Training then continues exactly as the run would have, bit for bit. The state of the global random
-        generators is restored.
-
-        :param path: a checkpoint, or a folder of checkpoints, of which the newest undamaged one is used
-        :param env: an environment created like that of the run, with the same wrappers
-        :param device: ``"auto"`` is the device of the run, on which alone training continues exactly
-        :param custom_objects: as in :meth:`load`
-        :raises FileNotFoundError: if there is no checkpoint
-        :raises DamagedFileError: if all checkpoints are damaged, naming them
-        :raises ArgumentError: if ``env`` is None, or if the number of environments or processes, or the
-            ``VecNormalize`` wrappers of ``env``, differ from those of the run
-        """
-        if env is None:
-            raise ArgumentError("env=None, but resume() needs an environment like that of the run")
-        checkpoint = find_checkpoint(Path(path))
-        device = checkpoint.device if device == "auto" else device
-        model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
-        checkpoint.restore(model)
-        model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
-        return model
-
-    @classmethod
-    def resume_or_start(
-        cls: type[Self],
-        path: str | Path,
-        policy: str | type[BasePolicy],
-        env: GymEnv | VectorEnv | str,
-        **arguments: object,
-    ) -> Self:
-        """Resume the run in a folder of checkpoints, or create a new model if there are none.
-
-        Use this with :meth:`learn_to` in scripts that are submitted repeatedly. Schedules are compared by some of their
-        values, and your own objects that are not dataclasses by their text. All arguments after ``path`` are those of
-        the constructor.
-
-        :param path: the folder of the checkpoints
-        :raises ArgumentError: if an argument other than ``device``, ``verbose`` and ``tensorboard_log``, passed or by
-            default, differs from that of the run, if the model does not keep one that was passed as an attribute of
-            the same name, or as in :meth:`resume`
-        :raises DamagedFileError: if all checkpoints are damaged, naming them
-        """
-        model = cls(policy, env, **arguments)  # type: ignore[arg-type]
-        check_comparable(model, arguments)
-        try:
-            checkpoint = find_checkpoint(Path(path))
-        except FileNotFoundError:
-            return model
-        assert model.env is not None
-        resumed = cls.resume(checkpoint.folder, model.env, model.device)
-        checkpoint.check_arguments(model, resumed)
-        resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
-        return resumed
-
-    def learn_to(self: Self, total_timesteps: float, callback: MaybeCallback = None, **arguments: Any) -> Self:
-        """Train until the run has taken this many environment steps. Do nothing if it already has.
-
-        :param total_timesteps: number of steps of the whole run, such as 1e6, rounded up to whole rollouts
-        :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
-        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
-        """
-        if "reset_num_timesteps" in arguments:
-            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
-        LEARN_RULES["total_timesteps"].check("total_timesteps", total_timesteps)
-        missing = total_timesteps - self.num_timesteps
-        if missing > 0:
-            begins = self.num_timesteps == 0 and self.run.resumed_from(self) is None
-            self.learn(cast(int, missing), callback, reset_num_timesteps=begins, **arguments)
-        return self
-
-    @property
-    def remaining_timesteps(self) -> int:
-        """The number of environment steps that the last call of ``learn`` has not taken yet."""
-        return max(self._total_timesteps - self.num_timesteps, 0)
-
-    def dump_logs(self, iteration: int = 0) -> None:
-        """Write the log as SB3 does, if it is due after this rollout.
-
-        :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
-        """
-        number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
-        if iteration == 0 or interval is None or number % interval == 0:
-            super().dump_logs(number)
 
 
 class ExactCheckpointCallback(BaseCallback):
@@ -210,14 +34,14 @@ class ExactCheckpointCallback(BaseCallback):
 
     :param every: environment steps between checkpoints, >= 1
     :param path: folder for the checkpoints
-    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Only checkpoints are ever removed, and none to
-        which you have added files
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Older folders of checkpoints are removed with
+        all that is in them
     :param at_end: whether to write another checkpoint when training ends, unless an error or an interrupt ended it. If
         a callback did, in the middle of a rollout, the checkpoint counts its steps, of which the policy learns nothing
     :param verbose: 1 prints the name of each checkpoint
     :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
-        checkpoints of another run or anything else that would be replaced, if there is a second callback of this kind,
-        if a checkpoint cannot hold what a callback of yours names in ``remembered``, or if the model cannot be resumed
+        checkpoints of another run, if this callback is inside another one or there are several, if a checkpoint cannot
+        hold what a callback of yours names in ``remembered``, or if the model is none of this package
     """
 
     model: SavedAlgorithm
@@ -245,11 +69,14 @@ class ExactCheckpointCallback(BaseCallback):
             name = type(self.model).__name__
             raise ArgumentError(f"ExactCheckpointCallback needs an algorithm of sb3_ppo_variants, not {name}")
         if self.parent is not None:
-            raise RuntimeError(HIDDEN)
+            raise ArgumentError(
+                "Pass ExactCheckpointCallback to learn() directly, alone or in a list: inside another callback, it "
+                "does not see where rollouts begin"
+            )
 
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
-        if sum(isinstance(one, ExactCheckpointCallback) for one in walk(self._all)) > 1:
+        if sum(isinstance(one, ExactCheckpointCallback) for one in state.walk(self._all)) > 1:
             raise ArgumentError(
                 "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
             )
@@ -263,38 +90,60 @@ class ExactCheckpointCallback(BaseCallback):
         check_folder(self._folder, reached)
 
     def _on_rollout_start(self) -> None:
-        run = self.model.run
-        if checkpoint := run.resumed_from(self.model):
+        model, run = self.model, self.model.run
+        if checkpoint := run.resumed_from(model):
             # Restore once more, because code that ran after resume() may have drawn random numbers.
-            checkpoint.restore(self.model)
-            checkpoint.restore_callback(self._all, self.model.processes.rank)
-        elif run.last is None or not 0 <= self.model.num_timesteps - run.last.num_timesteps < self._every:
+            checkpoint.restore(model, model.processes, model.statistics)
+            checkpoint.restore_callback(self._all, model.processes.rank)
+        elif run.last is None or not 0 <= model.num_timesteps - run.last.num_timesteps < self._every:
             self._write()
         self._rollouts_begun += 1
 
     def _write(self) -> None:
-        model, run = self.model, self.model.run
-        # A rollout that a callback stopped is not an iteration.
-        iterations = run.iterations + self._rollouts_begun - run.stopped
-        checkpoint = Checkpoint.capture(model, self._all, self._folder, iterations, run.last, run.began_with or {})
-        checkpoint.write(model)
+        model, run, rank = self.model, self.model.run, self.model.processes.rank
+        checkpoint = self._capture()
+        if rank == 0:
+            checkpoint.write(model.save)
+        # No process may look for the checkpoint before. It has the buffers of rank 0, such as running means.
         buffers = [*model.policy.buffers()]
-        # It has the buffers of rank 0, such as running means, and no process may look for it before.
-        own = [buffer.cpu() for buffer in buffers] if model.processes.rank == 0 else []
-        saved = model.processes.exchange("has a checkpoint", own)[0]
-        if model.processes.rank > 0:
-            for buffer, of_rank_0 in zip(buffers, saved, strict=True):
-                buffer.copy_(of_rank_0)
+        saved = model.processes.exchange("has a checkpoint", [buffer.cpu() for buffer in buffers] if rank == 0 else [])
+        for buffer, of_rank_0 in zip(buffers, saved[0], strict=True):
+            buffer.copy_(of_rank_0)
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
-        begin_episodes(model, checkpoint.seed, model.processes.rank)
-        seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
-        if model.processes.rank > 0:
-            return
-        if self._keep_last is not None:
+        state.begin_episodes(model, checkpoint.seed, rank)
+        state.seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
+        if rank == 0 and self._keep_last is not None:
             remove_older(checkpoint, self._keep_last)
-        if self.verbose >= 1:
+        if rank == 0 and self.verbose >= 1:
             print(f"Saved the checkpoint {checkpoint.folder}")
+
+    def _capture(self) -> Checkpoint:
+        """Capture the state of the run between two rollouts."""
+        model, run = self.model, self.model.run
+        assert model.env is not None
+        seed = model.seed
+        if seed is None:  # The checkpoints of a run share one.
+            seed = secrets.randbits(32) if run.last is None else run.last.seed
+        own = seed, state.get_random_state(), state.get_memories(self._all)
+        seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
+        records = get_records(model.logger)
+        # Figures, for example, have no plain form.
+        keys = [key for key, value in model.logger.name_to_value.items() if plain.is_plain(value)]
+        return Checkpoint(
+            folder=self._folder / name_step(model.num_timesteps),
+            num_timesteps=model.num_timesteps,
+            # A rollout that a callback stopped is not an iteration.
+            iterations=run.iterations + self._rollouts_begun - run.stopped,
+            n_envs=model.env.num_envs,
+            seed=seeds[0],
+            random_states=list(random_states),
+            logged=[{key: values[key] for key in keys if key in values} for values in records],
+            normalizations=state.pickle_normalizations(model.env),
+            memories=list(memories),
+            arguments=(run.arguments or {}) if run.last is None else run.last.arguments,
+            device=str(model.device),
+        )
 
     def _on_rollout_end(self) -> None:
         self._rollouts_ended += 1
@@ -310,6 +159,4 @@ class ExactCheckpointCallback(BaseCallback):
             self._write()
 
     def _on_step(self) -> bool:
-        if self._rollouts_begun == 0:
-            raise RuntimeError(HIDDEN)
         return True

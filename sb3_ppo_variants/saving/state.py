@@ -13,10 +13,10 @@ import torch as th
 from stable_baselines3.common import callbacks
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.guards import capabilities
 from sb3_ppo_variants.processes.moments import find_normalizations
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.plain import Values
@@ -25,17 +25,19 @@ from sb3_ppo_variants.saving.plain import Values
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
 LSTM_STATES = "_last_lstm_states"
-EVALUATION_RESULTS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
+EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
-    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATION_RESULTS),
+    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
     callbacks.EveryNTimesteps: ("last_time_trigger",),
     callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
     callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
 }
 # The attribute in which a callback of your own names those that hold its state.
 NAMED_IN = "remembered"
+# What a VecNormalize wrapper has from the environment inside it.
+OF_ENV = ("venv", "observation_space", "action_space")
 WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
 # Maps the name of each class to the states of its callbacks, in their order.
 Memories: TypeAlias = dict[str, list[Values]]
@@ -106,92 +108,53 @@ def seed_episodes(env: VecEnv, seed: int) -> None:
         # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
     if capabilities.has_attr(env, "hardcore"):
-        _renew_worlds(env)
+        # Give each BipedalWalker a new world: what episodes leave in its own changes later ones, whatever the seed.
+        for index, spec in enumerate(env.get_attr("spec")):
+            if spec is not None and spec.entry_point == WALKER:
+                made_with = {name: env.get_attr(name, index)[0] for name in ("_ezpickle_args", "_ezpickle_kwargs")}
+                env.env_method("__setstate__", made_with, indices=index)
     capabilities.seed(env, seed)
 
 
-def _renew_worlds(env: VecEnv) -> None:
-    """Give each ``BipedalWalker`` a new world: what episodes leave in its own changes later ones, whatever the seed."""
-    for index, spec in enumerate(env.get_attr("spec")):
-        if spec is not None and spec.entry_point == WALKER:
-            made_with = {name: env.get_attr(name, index)[0] for name in ("_ezpickle_args", "_ezpickle_kwargs")}
-            env.env_method("__setstate__", made_with, indices=index)
-
-
 def pickle_normalizations(env: VecEnv) -> list[bytes]:
-    """Pickle the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format.
-
-    :raises ArgumentError: if a wrapper does not pickle its complete state
-    """
-    wrappers = find_normalizations(env)
-    states = [pickle.dumps(wrapper) for wrapper in wrappers]
-    for wrapper, state in zip(wrappers, states, strict=True):
-        _unpickle_state(wrapper, state)
-    return states
+    """Pickle the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format."""
+    return [pickle.dumps(wrapper) for wrapper in find_normalizations(env)]
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
-    """Restore the states from :func:`pickle_normalizations`, or raise an error if the wrappers are others."""
+    """Restore the states from :func:`pickle_normalizations`, or raise an error if there are fewer or more wrappers."""
     wrappers = find_normalizations(env)
     if len(wrappers) != len(states):
         raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
     for wrapper, state in zip(wrappers, states, strict=True):
-        for name, value in _unpickle_state(wrapper, state).items():
-            setattr(wrapper, name, value)
-
-
-def _unpickle_state(wrapper: VecNormalize, pickled: bytes) -> dict[str, object]:
-    """Unpickle the state for this wrapper, without attributes that belong to the environment inside it."""
-    saved, cls = pickle.loads(pickled), type(wrapper).__name__
-    if not isinstance(wrapper, type(saved)):
-        raise ArgumentError(f"env has a {cls}, but the run had a {type(saved).__name__} instead")
-    bare = VecNormalize.__new__(VecNormalize)
-    VecEnvWrapper.__init__(bare, wrapper.venv)
-    # Attributes of every wrapper belong to the environment, and a reset starts new returns.
-    others = {"returns", *vars(bare)}
-    state = {name: value for name, value in vars(saved).items() if name not in others}
-    if missing := sorted(vars(wrapper).keys() - state.keys() - others):
-        raise ArgumentError(
-            f"env has a {cls} with {', '.join(missing)}, which its state in the checkpoint lacks: pass it the "
-            "arguments that it had in the run, and let its __getstate__() keep all of its state"
-        )
-    return state
+        saved = vars(pickle.loads(state))
+        vars(wrapper).update({name: value for name, value in saved.items() if name not in OF_ENV})
 
 
 def get_memories(callback: BaseCallback) -> Memories:
-    """Get the state of a callback and of the callbacks inside it, leaving out SB3's values without a plain form.
+    """Get the state of a callback and of the callbacks inside it.
 
-    :raises ArgumentError: if a value that a callback names in ``remembered`` has no plain form
+    :raises ArgumentError: if a callback remembers a value that has no plain form
     """
     memories: Memories = defaultdict(list)
     for one in walk(callback):
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
-        values = {name: getattr(one, name) for name in names}
-        known = {name: v for name, v in values.items() if plain.is_plain(v)}
-        memories[type(one).__qualname__].append({**known, **_get_own_memory(one)})
+        values = {name: getattr(one, name) for name in [*names, *getattr(one, NAMED_IN, ())]}
+        for name, value in values.items():
+            if not plain.is_plain(value):
+                raise ArgumentError(
+                    f"{type(one).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot hold: keep "
+                    "it in numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
+                )
+        memories[type(one).__qualname__].append(values)
     return dict(memories)
-
-
-def _get_own_memory(callback: BaseCallback) -> Values:
-    names, cls = getattr(callback, NAMED_IN, ()), type(callback).__name__
-    if isinstance(names, str):
-        raise ArgumentError(f"{cls}.{NAMED_IN}={names!r} is a string: name the attributes in a tuple, ({names!r},)")
-    values = {name: getattr(callback, name) for name in names}
-    for name, value in values.items():
-        if not plain.is_plain(value):
-            raise ArgumentError(
-                f"{cls}.{NAMED_IN} names {name}, but a checkpoint cannot hold a {type(value).__name__}: keep its state "
-                "in numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
-            )
-    return values
 
 
 def restore_memories(callback: BaseCallback, memories: Memories) -> None:
     """Restore the state of a callback and of the callbacks inside it. A callback without saved state starts afresh."""
     left = {name: iter(of_class) for name, of_class in memories.items()}
     for one in walk(callback):
-        for name, value in next(left.get(type(one).__qualname__, iter(())), {}).items():
-            setattr(one, name, value)
+        vars(one).update(next(left.get(type(one).__qualname__, iter(())), {}))
 
 
 def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
@@ -213,7 +176,5 @@ def inside(callback: BaseCallback) -> list[BaseCallback]:
     """List the callbacks that a callback of one of SB3's classes, or of a subclass, calls."""
     found: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
     if isinstance(callback, callbacks.EventCallback):
-        found.append(callback.callback)
-    if isinstance(callback, EvalCallback):
-        found.append(callback.callback_on_new_best)
+        found += [callback.callback, getattr(callback, "callback_on_new_best", None)]
     return [child for child in found if child is not None]

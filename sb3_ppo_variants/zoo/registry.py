@@ -7,7 +7,6 @@ import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from subprocess import call
@@ -28,12 +27,12 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
-from sb3_ppo_variants.arguments.rules import FLAG
+from sb3_ppo_variants.arguments import FLAG
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.objectives import Objective, read_objective
+from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.families import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
@@ -46,8 +45,6 @@ from sb3_ppo_variants.step_size import KLAdaptive
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.
 PATCHING = Lock()
-# The fields of adaptive step sizes and objectives that adapt.
-ADAPTED = {"learning_rate", "kl_coef"}
 # The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
 SEARCH_SPACES: dict[str, Callable[[Trial], Hyperparameters]] = {
     "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
@@ -128,16 +125,6 @@ class ExperimentManager(Upstream):
         normalized_or_not: VecEnv = super()._maybe_normalize(env, eval_env)
         return normalized_or_not
 
-    def _load_pretrained_agent(self, hyperparams: Hyperparameters, env: VecEnv) -> BaseAlgorithm:
-        # rl_zoo3 sets all hyperparameters anew, with which a step size and an objective would forget how they adapted.
-        adaptive = {name: value for name, value in hyperparams.items() if _adapts(value)}
-        others = {name: value for name, value in hyperparams.items() if name not in adaptive}
-        model: BaseAlgorithm = super()._load_pretrained_agent(others, env)
-        for name, value in adaptive.items():
-            if not _has_rule(getattr(model, name), value):
-                setattr(model, name, value)
-        return model
-
     def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
         return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
 
@@ -199,20 +186,6 @@ def _quote(text: str) -> str:
     name, _, value = text.partition(":")
     is_text = name == "objective" or names_part(name, value) or value.startswith("lin_")
     return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
-
-
-def _adapts(value: object) -> bool:
-    """Whether updates replace a step size or an objective."""
-    overrides = isinstance(value, Objective) and type(value).after_update is not Objective.after_update
-    return overrides or isinstance(value, KLAdaptive)
-
-
-def _has_rule(adapted: object, given: Any) -> bool:
-    """Whether a value is what a given one may become as it adapts, so that only the coefficients in it differ."""
-    if type(adapted) is not type(given) or not (_adapts(given) and is_dataclass(given)):
-        return bool(adapted == given)
-    names = {field.name for field in fields(given)} - ADAPTED
-    return all(_has_rule(getattr(adapted, name), getattr(given, name)) for name in names)
 
 
 def _makes_checkpoints(callback: object) -> bool:

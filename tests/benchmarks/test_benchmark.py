@@ -3,19 +3,16 @@
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as th
-from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import cores, gallery, parts, paths, stepping, threads, throughput, workloads
+from benchmarks import gallery, parts, stepping, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
-from sb3_ppo_variants.recipes.training import Episodes
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +38,6 @@ def test_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert all(0 < rollout < whole for rollout, whole in pairs)
 
 
-def test_throughput_of_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["throughput", "--workloads", "cartpole", "--reference", "--pairs", "1"]) == 0
-    assert "| cartpole | PPOClip, fast=False |" in capsys.readouterr().out
-
-
 @pytest.mark.filterwarnings("ignore:You are trying to run PPO.* on the GPU")
 def test_throughput_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's meta device computes nothing, so models are only created."""
@@ -65,14 +57,6 @@ def test_peers_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sbx", None)
     with pytest.raises(SystemExit, match="pip install sbx-rl"):
         main(["throughput", "--peers"])
-
-
-def test_workloads_of_many_envs_have_one_size_of_rollout() -> None:
-    for name in ("cartpole-1", "cartpole-32", "halfcheetah-128"):
-        workload = workloads.WORKLOADS[name]
-        assert workload.settings["n_steps"] * int(name.split("-")[1]) == workloads.ROLLOUT
-    env = workloads.WORKLOADS["cartpole-32"].make_env()
-    assert env.num_envs == 32
 
 
 @pytest.mark.sampled(4)
@@ -97,41 +81,6 @@ def test_the_table_of_bars() -> None:
 def test_bars_need_what_they_are_for() -> None:
     with pytest.raises(SystemExit, match="--bars needs PPOClip among --algorithms"):
         main(["throughput", "--bars", "--algorithms", "PPOFixedKL"])
-
-
-def test_a_run_of_several_rollouts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    changed = replace(workloads.WORKLOADS["cartpole"], rollouts=3)
-    monkeypatch.setitem(workloads.WORKLOADS, "cartpole", changed)
-    assert main(["throughput", "--workloads", "cartpole", "--rounds", "1", "--bars"]) == 0
-    assert capsys.readouterr().out.splitlines()[2].startswith("| CartPole, 8 x 256 | ")
-    algorithms: Any = {"PPO": PPO}
-    assert throughput.measure(changed, algorithms, 1)["steps"] == 3 * 64
-
-
-@pytest.mark.usefixtures("natively")
-def test_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["paths", "--envs", "Pendulum-v1", "MiniGrid-Fetch-5x5-N2-v0"]) == 0
-    out = capsys.readouterr().out
-    assert "| Pendulum-v1 | native | the native library computes the networks |" in out
-    assert "Environments that could not be created: MiniGrid-Fetch-5x5-N2-v0" in out
-    with pytest.raises(SystemExit, match="--envs='Pong'"):
-        main(["paths", "--envs", "Pong"])
-
-
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")  # The RL Zoo's settings cause it.
-def test_the_speed_of_paths(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(paths, "STEPS", 20)
-    file = tmp_path / "paths.json"
-    # Rollouts have 8 steps, so a run has three of them.
-    assert main(["paths", "--envs", "MountainCarContinuous-v0", "--pairs", "3", "--json", str(file)]) == 0
-    printed = capsys.readouterr().out
-    ratios = json.loads(file.read_text())["environments"]["MountainCarContinuous-v0"]["ratios"]
-    assert len(ratios) == 3 and min(ratios) > 0
-    assert f"| {sorted(ratios)[1]:.2f} (" in printed
-    assert main(["paths", "--report", str(file)]) == 0
-    assert capsys.readouterr().out == printed
 
 
 def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,16 +128,6 @@ def test_the_table_of_stepping() -> None:
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", stepping.WORKLOADS)
-def test_environments_of_stepping_have_the_same_spaces(name: str) -> None:
-    venvs = [make(1) for make in stepping.WORKLOADS[name].values()]
-    for venv in venvs[1:]:
-        assert venv.observation_space == venvs[0].observation_space and venv.action_space == venvs[0].action_space
-    for venv in venvs:
-        venv.close()
-
-
 @pytest.mark.slow
 def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "threads.json"
@@ -198,24 +137,6 @@ def test_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| halfcheetah-1024 | 1 | " in printed and "| halfcheetah-1024 | 2 | " in printed
     assert main(["threads", "--report", str(file)]) == 0
     assert capsys.readouterr().out == printed
-
-
-def test_the_model_of_threads_by_hand() -> None:
-    """A quarter stays in one thread: 4 s become 1 + 3 / 2 = 2.5 s in two threads, and 1 + 3 / 3 = 2 s in three.
-
-    If two processes take 6 s for what one does in 4, cores slow each other: two threads need 1 + 0.75 * 6 / 2 = 3.25 s.
-    """
-    seconds, undisturbed = {"1": [4.0], "2": [2.5], "3": [2.0]}, {"2": [4.0], "3": [4.0]}
-    assert threads.serial_share(seconds, undisturbed) == pytest.approx(0.25)
-    assert threads.serial_share({"1": [4.0], "2": [3.25]}, {"2": [6.0]}) == pytest.approx(0.25)
-    assert threads.predict(0.25, 4) == pytest.approx(4 / 1.75)
-    # Minibatches of 256 states are divided among at most four threads.
-    runs = {"halfcheetah-256": {"threads": seconds, "processes": undisturbed}}
-    assert threads.model_table(runs)[-1] == "| halfcheetah-256 | 25.0% | 2.3 | 2.3 | 2.3 | 2.3 |"
-    slow = {"halfcheetah-256": {"threads": {"1": [4.0], "2": [3.2]}, "processes": {"2": [5.0]}}}
-    assert threads.table(slow)[-1] == (
-        "| halfcheetah-256 | 2 | 3200.0 (3200.0 to 3200.0) | 1.25 (1.25 to 1.25) | 1.60 (1.60 to 1.60) |"
-    )
 
 
 def test_the_table_of_parts_by_hand() -> None:
@@ -236,54 +157,12 @@ def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().out == printed
 
 
-def test_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cores, "IDLE", (2,))
-    file = tmp_path / "cores.json"
-    small = ["--workloads", "cartpole", "halfcheetah", "--pairs", "2", "--steps", "5", "--cores", "1"]
-    assert main(["cores", *small, "--json", str(file)]) == 0
-    printed = capsys.readouterr().out
-    assert "| cartpole, 8 | 1 | " in printed and "| halfcheetah, 8 | " in printed
-    runs = json.loads(file.read_text())["runs"]
-    assert all(0 < share < 1 for share in runs["halfcheetah"]["simulated"])
-    assert main(["cores", "--report", str(file)]) == 0
-    assert capsys.readouterr().out == printed
-
-
-def test_the_model_of_cores_by_hand() -> None:
-    """Messages take 100 + 20 w microseconds, and each environment 1 in the main process and 2 in a worker.
-
-    In one process, an empty environment takes 3 microseconds and CartPole 13, so 10 of its own. In 4 workers, 8 of them
-    take 100 + 80 + 8 + 2 * (2 + 10) = 212, and in 64, which are 8, 100 + 160 + 8 + 12 = 280. In HalfCheetah, 600 of 800
-    microseconds are simulation: in 3 threads, at most 3 environments each take 225 of them.
-    """
-
-    def idle(n: int) -> dict[str, list[float]]:
-        of_workers = {str(w): [1e-6 * (100 + 20 * w + n + 2 * n / w)] for w in (1, 2)}
-        return {cores.ALONE: [3e-6 * n], **of_workers}
-
-    runs = {
-        "cartpole": {cores.ALONE: [8 * 13e-6], "2": [1e-4]},
-        "halfcheetah": {cores.ALONE: [8e-4], "2": [4e-4], "simulated": [0.75]},
-    }
-    measured = {"steps": 1, "idle": {str(n): idle(n) for n in (8, 32)}, "runs": runs}
-    assert cores.overheads(measured) == pytest.approx([100e-6, 20e-6, 1e-6, 2e-6])
-    assert cores.speed("cartpole", measured, 4) == pytest.approx(104 / 212)
-    assert cores.speed("cartpole", measured, 64) == pytest.approx(104 / 280)
-    assert cores.speed("halfcheetah", measured, 3) == pytest.approx(800 / 425)
-    lines = cores.tables(measured)
-    assert "| cartpole, 8 | 2 | 1.04 (1.04 to 1.04) | 0.53 |" in lines
-    assert "| halfcheetah, 8 | 800 | 2.3 | 2.9 | 2.9 | 2.9 |" in lines
-
-
 # The function that measures, for each command with a file for results.
 MEASURING = {
-    "cores": "cores.measure",
     "interpolation": "figures.interpolation.line",
     "kl-estimators": "figures.estimators.measure",
     "parts": "parts._train",
-    "paths": "paths.path",
     "scaling": "scaling.launch",
-    "scaling-learning": "scaling_learning.launch",
     "stepping": "stepping.measure",
     "threads": "threads.measure",
     "throughput": "throughput.measure",
@@ -305,16 +184,10 @@ def test_folders_for_results_are_made_before_measuring(
         main([command, "--json", str(file)])
 
 
-@pytest.mark.parametrize("command", ["throughput", "cold", "cores", "parts", "stepping", "threads"])
+@pytest.mark.parametrize("command", ["throughput", "parts", "stepping", "threads"])
 def test_no_pairs_are_refused(command: str) -> None:
     with pytest.raises(SystemExit, match="--pairs must be an integer >= 1, not 0"):
         main([command, "--pairs", "0"])
-
-
-def test_a_package_that_a_benchmark_needs_names_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rl_zoo3.import_envs", None)
-    with pytest.raises(ImportError, match=r"^the RL Zoo is not installed: pip install -e '\.\[zoo\]'"):
-        main(["paths"])
 
 
 def test_the_help_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,15 +246,3 @@ def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], None) == [2, 3]
     assert gallery.missing(found, "CartPole-v1", [1, 2, 3], 1024) == [3]
-
-
-def test_the_curves_of_the_gallery_are_means_of_spans() -> None:
-    episodes = Episodes()
-    episodes.note(3, [{}, {"episode": {"r": 2.0}}])
-    episodes.note(10, [{"episode": {"r": 4.0}}, {"episode": {"r": 7.0}}])
-    assert gallery.means_of_spans(episodes, 20, 4) == [2.0, 5.5, None, None]
-
-
-def test_gallery_shows_runs_in_which_no_episode_ended(tmp_path: Path) -> None:
-    gallery.draw([{**MADE, "curve": [None] * gallery.SPANS}], tmp_path / "empty.png")
-    assert (tmp_path / "empty.png").read_bytes().startswith(b"\x89PNG")

@@ -9,39 +9,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import planned, record, text_of
+from comparing import record
 from scipy.stats import t as student
 
 from benchmarks.__main__ import main
 from benchmarks.robustness.at_random import best_of, compare_configurations, partial_correlations
 from benchmarks.robustness.candidates import CANDIDATES, N_RANDOM, VARIED
-from benchmarks.robustness.one_at_a_time import one_at_a_time, varied
 from benchmarks.robustness.scores import scaled, sensitivity
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.config import read_config
 from sb3_ppo_variants.compare.records import Record
-from sb3_ppo_variants.compare.settings import read_setting
+from sb3_ppo_variants.compare.settings import read_config, read_setting
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 CLIPPING, _, PENALTY, _, UNLIMITED = CANDIDATES
-
-
-def test_one_hyperparameter_differs_at_a_time() -> None:
-    runs = [
-        run
-        for run in planned(
-            ["--config", str(COMPARISONS / "robustness.yml"), "--envs", "Hopper-v5", "--seeds", "1"]
-        ).runs
-        if run.algorithm
-    ]
-    # Of four step sizes, three numbers of epochs, three of steps and five coefficients, one each is the default.
-    assert len(runs) == len({run.name for run in runs}) == 4 * (1 + 3 + 2 + 2 + 4) + (1 + 3 + 2 + 2)
-    table_3 = {"learning_rate": "lin_0.0003", "n_epochs": 10, "n_steps": 2048, "batch_size": 64}
-    default, *others = (run.hyperparameters for run in runs[:12])
-    assert {name: default[name] for name in table_3} == table_3 and default["clip_range"] == 0.2
-    for other in others:
-        assert len([name for name in other if other[name] != default[name]]) == 1
-    assert [other["learning_rate"] for other in others[4:7]] == ["lin_0.0001", "lin_0.001", "lin_0.003"]
 
 
 def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
@@ -59,12 +39,6 @@ def test_random_configurations_are_the_same_and_cover_the_ranges() -> None:
     for one, other in zip(CLIPPING.at_random, PENALTY.at_random, strict=True):
         assert one.coefficient is not None and other.coefficient is not None
         assert 2 * np.log(one.coefficient / 0.05) == pytest.approx(np.log(other.coefficient / 0.1), abs=0.2)
-
-
-def test_every_setting_exists() -> None:
-    for name, count in (("robustness", 56), ("robustness-random", 5 * N_RANDOM)):
-        labels = {read_setting(text).label for text in read_config(str(COMPARISONS / f"{name}.yml")).settings}
-        assert len(labels) == count
 
 
 def test_the_best_of_some_by_hand() -> None:
@@ -105,36 +79,6 @@ def runs(preset: str, candidate: Any, configurations: list[Any], score: Any, see
         for env in ("A-v0", "B-v0")
         for seed in range(seeds)
     ]
-
-
-@pytest.mark.usefixtures("blank_pictures")
-def test_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Clipping scores 100 whatever its hyperparameters are, and no limit only with the default step size."""
-    varied = {candidate: [each for _, each in candidate.one_at_a_time] for candidate in (CLIPPING, UNLIMITED)}
-    found = runs("robustness", CLIPPING, varied[CLIPPING], lambda _: 100, 5)
-    found += runs("robustness", UNLIMITED, varied[UNLIMITED], lambda each: 100 if each.learning_rate == 3e-4 else 0, 5)
-    found += runs(
-        "robustness-random", CLIPPING, CLIPPING.at_random, lambda each: 100 * (each in CLIPPING.at_random[8:]), 1
-    )
-    records.pack(found, tmp_path / "robustness.jsonl.gz")
-    pictures = tmp_path / "pictures"
-    assert main(["robustness", "--from", str(tmp_path / "robustness.jsonl.gz"), "--pictures", str(pictures)]) == 0
-    (tmp_path / "said").write_text(capsys.readouterr().out)
-    said = text_of(tmp_path / "said")
-    # The random configurations score 0 and 100, and the seeds of the others 100 to 104.
-    clipping = next(line for line in said.splitlines() if line.startswith("| clipping | 1.02"))
-    assert clipping.count("| 1.02") == 4 and clipping.endswith("| 0.00 |")
-    # Three of eight settings have another step size; half of the others' seeds and environments are the same.
-    assert "| no limit | 1.02" in said and "ppo_unclipped learning_rate=lin_" in said
-    assert "beyond noise: clipping is better than no limit (p = " in said
-    # Of the random ones, 24 of 32 score as the others: one alone has three quarters of that, four at least one of them.
-    assert re.search(r"\| clipping \| 32 \| 0.75 \| 1.00 \| 0.75 \([^|]*\) \| 1.00 \| 1.00 \| 1.00 \| 0.00 \|", said)
-    assert {*pictures.glob("*.png")} == {pictures / "one-at-a-time.png", pictures / "at-random.png"}
-    assert (pictures / "at-random.svg").exists()
-    of_random = [each for each in found if each["conditions"]["preset"] == "robustness-random"]
-    records.pack(of_random, tmp_path / "random.jsonl.gz")
-    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
-    assert "default" not in capsys.readouterr().out
 
 
 def test_correlations_while_the_others_stay_the_same() -> None:
@@ -257,55 +201,10 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
     values = [[float(value) for value in re.findall(r"(\d+\.\d\d) \(", row)] for row in rows]
     assert values == [pytest.approx(row, abs=0.006) for row in expected]
     assert all(label in row for label, row in zip(chosen, rows[4:], strict=True))
-    assert "the worst is" not in said  # There is no table of single changes.
     # What was chosen stays so: the fresh seeds and the defaults leave the scale as it is.
     before, after = scaled(records.unpack(chosen_from)[0]), scaled(found)
     again = after[(after["seed"] == 0) & after["is_random"]].set_index(["label", "env"])["scaled"]
     assert again.to_dict() == before.set_index(["label", "env"])["scaled"].to_dict()
-
-
-def test_one_configuration_is_chosen_without_what_is_held_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In A, configuration 3 is the best, in B, which is held out, 7 is, and 11 has the best mean of both."""
-    monkeypatch.setattr("benchmarks.robustness.chosen.HELD_OUT", ("B-v0",))
-    found = []
-    for candidate in (CLIPPING, PENALTY):
-        made = runs("robustness-random", candidate, candidate.at_random, lambda _: 0, 1)
-        labels = [read_setting(candidate.setting(each)).label for each in candidate.at_random]
-        first, second, third = best = [labels[number] for number in (3, 7, 11)]
-        searched = {("A-v0", first): 100, ("B-v0", second): 100, ("A-v0", third): 90, ("B-v0", third): 90}
-        for each in made:
-            each["score"] = searched.get((each["env"], each["label"]), labels.index(each["label"]))
-        again = [each for each in made if each["label"] in best[:2]]
-        found += made + [
-            {**each, "seed": seed, "name": f"{each['name']}-{seed}", "score": seed + 20 * (each["label"] == first)}
-            for each in again
-            for seed in (1, 2)
-        ]
-    records.pack(found, tmp_path / "random.jsonl.gz")
-    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz"), "--confirm"]) == 0
-    said = re.sub(" +", " ", capsys.readouterr().out)
-    commands = [shlex.split(line) for line in said.splitlines() if line.startswith("python -m")]
-    in_a, in_b = ({*command[command.index("--algos") + 1 :]} for command in commands)
-    assert (len(in_a), len(in_b)) == (2, 4) and {first, second} <= in_b and first in in_a and third not in in_a | in_b
-    # With fresh seeds, 3 scores 21 and 22, and 7 scores 1 and 2.
-    b = scale_by_hand([each["score"] for each in found if is_of_search(each, "B-v0")])
-    table = said[: said.index("With the best of the others in B-v0")].split("\n\n")[-2]
-    row = re.search(r"^\| fixed KL \|(.*)\|$", table, re.MULTILINE)
-    assert row
-    default, in_search, of_others, label, own = (cell.strip() for cell in row[1].split("|"))
-    assert (default, label) == ("", first) and float(in_search) == pytest.approx(b(3), abs=0.006)
-    assert [float(of_others), float(own)] == pytest.approx([b(21.5), b(1.5)], abs=0.006)
-    assert "the best of the others in A-v0" not in said
-    for candidate, level in ((CLIPPING, 30), (PENALTY, 90)):
-        found += runs("robustness", candidate, [candidate.default], lambda _, level=level: level, 2)
-    records.pack(found, tmp_path / "random.jsonl.gz")
-    assert main(["robustness", "--from", str(tmp_path / "random.jsonl.gz")]) == 0
-    # Two tables have the defaults in B, which are compared once.
-    said = capsys.readouterr().out
-    assert said.count("With the defaults in B-v0") == 1
-    assert "The best of the others in B-v0 differs from the default" in said
 
 
 def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,61 +223,3 @@ def test_objectives_are_compared_in_each_environment(tmp_path: Path, capsys: pyt
     for name, *means in (("clipping", a(15.5), b(15.5)), ("fixed KL", a(16.5), b(14.5))):
         row = re.search(rf"^\| {name} \| (-?0\.\d\d) \([^|]*\) \| (-?0\.\d\d) \([^|]*\) \|$", said, re.MULTILINE)
         assert row and [float(mean) for mean in row.groups()] == pytest.approx(means, abs=0.006)
-
-
-def test_failed_runs_are_the_worst_of_their_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs of no limit with the highest step size fail in one environment; others score from 1 to 10 there."""
-    found = []
-    for candidate, score in ((CLIPPING, 9), (UNLIMITED, 1)):
-        configurations = [each for _, each in candidate.one_at_a_time]
-        made = runs("robustness", candidate, configurations, lambda _, score=score: score, 2)
-        highest = candidate.setting(max(configurations, key=lambda each: each.learning_rate))
-        diverged = [each for each in made if each["label"] == read_setting(highest).label and each["env"] == "B-v0"]
-        for each in diverged if candidate is UNLIMITED else []:
-            each.update(status="failed", error="it diverged", score=None)
-        found += made
-    records.pack(found, tmp_path / "robustness.jsonl.gz")
-    frame = scaled(found)
-    assert {*frame["env"]} == {"A-v0", "B-v0"} and frame["failed"].sum() == 2
-    assert frame[frame["failed"]]["score"].tolist() == [1, 1]
-    assert main(["robustness", "--from", str(tmp_path / "robustness.jsonl.gz")]) == 0
-    said = capsys.readouterr().out
-    assert "count as the worst of their environment: 2 with no limit." in said
-    # More than a twentieth of the runs have 1 and more than a twentieth have 10, the second seed of 9.
-    assert "The scores 0 and 1 are returns of 1 and 10 in A-v0, 1 and 10 in B-v0." in said
-
-
-def test_environments_that_some_settings_have_not_reached_are_left_out() -> None:
-    made = [
-        each
-        for candidate in (CLIPPING, UNLIMITED)
-        for each in runs("robustness", candidate, [each for _, each in candidate.one_at_a_time], lambda _: 1, 2)
-        if each["env"] == "A-v0" or candidate is CLIPPING
-    ]
-    assert {*scaled(made)["env"]} == {"A-v0"} and {*scaled(made)["candidate"]} == {"clipping", "no limit"}
-
-
-def test_the_defaults_count_where_no_other_setting_was_run() -> None:
-    made = runs("robustness", CLIPPING, [each for _, each in CLIPPING.one_at_a_time], lambda _: 1, 2)
-    default = read_setting(CLIPPING.setting(CLIPPING.default)).label
-    made = [each for each in made if each["env"] == "A-v0" or each["label"] == default]
-    frame = scaled(made)
-    assert {*frame.loc[frame["changed"] == "", "env"]} == {"A-v0", "B-v0"}
-    # The table of single changes is that of the one environment in which they were made.
-    alone = scaled([each for each in made if each["env"] == "A-v0"])
-    assert {*varied(frame)["env"]} == {"A-v0"} and one_at_a_time(varied(frame)) == one_at_a_time(varied(alone))
-
-
-def test_single_changes_need_the_defaults_of_their_environment() -> None:
-    default = read_setting(CLIPPING.setting(CLIPPING.default)).label
-    made = runs("robustness", CLIPPING, [each for _, each in CLIPPING.one_at_a_time], lambda _: 1, 2)
-    frame = scaled([each for each in made if each["env"] == "A-v0" or each["label"] != default])
-    assert {*frame["env"]} == {"A-v0", "B-v0"} and {*varied(frame)["env"]} == {"A-v0"}
-
-
-def test_other_records_have_no_tables(tmp_path: Path) -> None:
-    others = [record("ppo_clip", "A-v0", 0, 1.0)]
-    for made in (others, runs("robustness", CLIPPING, [CLIPPING.default], lambda _: 1, 2)):
-        records.pack(made, tmp_path / "others.jsonl.gz")
-        with pytest.raises(SystemExit, match=r"^these records have nothing to make a table of: .* both the defaults"):
-            main(["robustness", "--from", str(tmp_path / "others.jsonl.gz")])

@@ -41,7 +41,7 @@ def test_settings_a_margin_apart_are_rarely_called_equivalent() -> None:
 
 def test_the_page_has_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verdicts", "--report", str(ROOT / "results" / "verdicts.json")]) == 0
-    page = (ROOT / "docs" / "compare.md").read_text()
+    page = (ROOT / "docs" / "reports" / "verdicts.md").read_text()
     tables = capsys.readouterr().out.strip().split("\n\n")
     assert len(tables) == 4 and all(table in page for table in tables)
 

@@ -14,8 +14,7 @@ import sb3_ppo_variants
 from fresh import ended, run_module
 from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.arguments.commandline import whole_number
+from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.compare import options
 
 # Runs a module in a new process, in which the optional packages are missing, and prints what it imported.
@@ -89,13 +88,6 @@ def test_whole_numbers_however_written(text: str, number: int) -> None:
 def test_other_numbers_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="is not a whole number, such as 100000, 100_000 or 1e5"):
         whole_number(text)
-
-
-def test_the_options_of_compare_take_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--timesteps", "1e5", "--seeds", "1_0", "--jobs", "2e0", "--out", str(tmp_path / "out")]
-    assert main(["compare", "--algos", "ppo_clip", "--dry-run", *given]) == 0
-    shown = capsys.readouterr().out
-    assert "steps of a run: 100,000" in shown and "11 runs" in shown
 
 
 def test_what_the_package_exports_is_what_type_checkers_see() -> None:

@@ -1,31 +1,23 @@
 """What a single run of a comparison records."""
 
 import json
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from comparing import planned
 
-from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.callbacks import Supervised
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.execution import RunState, Tracking, perform
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
-from sb3_ppo_variants.compare.plan import make_plan
+from sb3_ppo_variants.compare.plan import Run, make_plan
+from sb3_ppo_variants.compare.runs import RunLog, Tracking, perform
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
-
-pytestmark = pytest.mark.usefixtures("blank_pictures")
-
-
-def test_a_run_is_told_only_of_the_environments() -> None:
-    _, run = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, Conditions()).runs
-    assert Supervised(RunState(run, None), progress_bar=False).told is Told.ENVS
-
 
 OTHER_TASKS = {
     "contrib_maskable_ppo": ("examples.environments:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
@@ -33,45 +25,43 @@ OTHER_TASKS = {
 }
 
 
+def runs_of(setting: str, env: str = "CartPole-v1", **conditions: Any) -> list[Run]:
+    """Return the run of the random policy and that of a setting."""
+    return make_plan([read_setting(setting)], [env], 1, Conditions(**{"timesteps": 64, **conditions})).runs
+
+
+def test_a_run_is_told_only_of_the_environments() -> None:
+    assert Supervised(RunLog(), progress_bar=False).told is Told.ENVS
+
+
 def test_a_random_policy_keeps_to_the_masks() -> None:
     env, policy = OTHER_TASKS["contrib_maskable_ppo"]
-    (run, _) = make_plan(
-        [read_setting("contrib_maskable_ppo")], [env], 1, Conditions(timesteps=64, parameters=policy)
-    ).runs
-    record = perform(run)
+    record = perform(runs_of("contrib_maskable_ppo", env, parameters=policy)[0])
     assert record["status"] == "finished", record["error"]
     assert len(record["last_returns"]) == 100 and record["steps"] == 100 * 12
 
 
 def test_a_run_without_an_episode_has_no_score() -> None:
-    (_, run) = make_plan([read_setting("ppo_clip:n_envs=1")], ["Pendulum-v1"], 1, Conditions(timesteps=64)).runs
-    record = perform(replace(run, hyperparameters={**run.hyperparameters, "n_steps": 64}))
+    record = perform(runs_of("ppo_clip:n_envs=1,n_steps=64", "Pendulum-v1")[1])
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
-def test_returns_without_a_finite_mean_are_a_failed_run(tmp_path: Path) -> None:
-    run, _ = make_plan([read_setting("ppo_clip")], ["troubled_envs:PaysTooMuch-v0"], 1, Conditions(timesteps=64)).runs
-    record = perform(run)
-    assert record["status"] == "failed" and "ValueError: the returns are too large for a mean" in record["error"]
+@pytest.mark.parametrize(
+    ("env", "error"),
+    [("PaysTooMuch-v0", "ValueError: the returns are too large for a mean"), ("LacksFile-v0", r"no caf\udce9")],
+)
+def test_what_fails_is_recorded(env: str, error: str, tmp_path: Path) -> None:
+    record = perform(runs_of("ppo_clip", f"troubled_envs:{env}")[0])
+    assert record["status"] == "failed" and error in record["error"]
     assert records.Writer(tmp_path).write(record) == [record]
 
 
-def test_an_error_about_a_file_can_be_reported(tmp_path: Path) -> None:
-    run, _ = make_plan([read_setting("ppo_clip")], ["troubled_envs:LacksFile-v0"], 1, Conditions(timesteps=64)).runs
-    (tmp_path / "records").mkdir()
-    records.Writer(tmp_path / "records").write(perform(run))
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert r"FileNotFoundError: no caf\udce9" in (tmp_path / "report.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("setting", [*ALGORITHM_PATHS, "test_compare:Mine:extra=4"])
+@pytest.mark.parametrize("setting", [*ALGORITHM_PATHS, "test_compare_plan:Mine:extra=4"])
 def test_every_algorithm_is_trained(setting: str) -> None:
     env, policy = OTHER_TASKS.get(setting, ("CartPole-v1", {}))
     setting += ":objective=own_objectives:SPO(0.2)" if setting == "ppo_custom" else ""
-    conditions = Conditions(timesteps=64, parameters={"n_envs": 1, "n_steps": 32, "batch_size": 32, **policy})
-    (_, run) = make_plan([read_setting(setting)], [env], 1, conditions).runs
-    record = perform(run)
+    record = perform(runs_of(setting, env, parameters={"n_envs": 1, "n_steps": 32, "batch_size": 32, **policy})[1])
     assert record["status"] == "finished", record["error"]
     assert record["steps"] == 64
     # The record can be written as JSON.
@@ -80,21 +70,20 @@ def test_every_algorithm_is_trained(setting: str) -> None:
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gives the same record as one that was never cut, and repeats only the steps after the checkpoint."""
-    parameters = {"n_envs": 1, "n_steps": 32, "batch_size": 32}
-    conditions = Conditions(timesteps=512, parameters=parameters, resume_every=128)
-    (_, run) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, conditions).runs
+    conditions: Any = {"timesteps": 512, "parameters": {"n_envs": 1, "n_steps": 32, "batch_size": 32}}
+    (_, run) = runs_of("ppo_clip", resume_every=128, **conditions)
     whole = perform(run)
     assert whole["status"] == "finished", whole["error"]
     taken: list[int] = []
-    note, cut_at = RunState.note, 300
+    note, cut_at = RunLog.note, 300
 
-    def note_or_cut(state: RunState, step: int, infos: list[Any]) -> None:
+    def note_or_cut(log: RunLog, step: int, infos: list[Any]) -> None:
         taken.append(step)
         if step == cut_at:
             raise KeyboardInterrupt
-        note(state, step, infos)
+        note(log, step, infos)
 
-    monkeypatch.setattr(RunState, "note", note_or_cut)
+    monkeypatch.setattr(RunLog, "note", note_or_cut)
     monkeypatch.setattr(time, "perf_counter", lambda: float(len(taken)))
     folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt", "tracking": Tracking(tmp_path / "boards")}
     with pytest.raises(KeyboardInterrupt):
@@ -106,31 +95,28 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     assert {part: cut[part] for part in same} == {part: whole[part] for part in same}  # type: ignore[literal-required]
     # The seconds of the first attempt count up to the checkpoint.
     assert cut["wall_seconds"] == 512
-    # A run without checkpoints has other episodes, and is another run.
-    (_, other) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, replace(conditions, resume_every=None)).runs
-    assert other.name != run.name and perform(other)["episodes"] != whole["episodes"]
     assert len(list((tmp_path / "boards" / run.name).glob("events.*"))) == 2  # Of both attempts.
+    # A run without checkpoints has other episodes, and is another run.
+    (_, other) = runs_of("ppo_clip", **conditions)
+    assert other.name != run.name and perform(other)["episodes"] != whole["episodes"]
 
 
 def test_a_run_whose_checkpoints_are_damaged_says_how_to_begin_it_anew(tmp_path: Path) -> None:
-    (_, run) = make_plan([read_setting("ppo_clip")], ["CartPole-v1"], 1, Conditions(timesteps=64, resume_every=64)).runs
-    folder = tmp_path / run.name
-    (folder / "step_000000064").mkdir(parents=True)
+    (_, run) = runs_of("ppo_clip", resume_every=64)
+    (tmp_path / run.name / "step_000000064").mkdir(parents=True)
     failed = perform(run, to_resume=tmp_path)
     assert failed["status"] == "failed"
-    assert failed["error"].strip().endswith(f"; remove {folder} to begin the run anew")
+    assert failed["error"].strip().endswith(f"; remove {tmp_path / run.name} to begin the run anew")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["ppo_clip", "sb3_ppo"])
 def test_the_fastest_environments_give_the_same_record(setting: str) -> None:
-    conditions = Conditions(timesteps=2048, entry="mujoco", parameters={"n_steps": 512, "n_envs": 2})
     # The random policy acts in one environment, of which there is no batch.
-    runs = make_plan([read_setting(setting)], ["HalfCheetah-v5"], 1, conditions).runs
+    runs = runs_of(setting, "HalfCheetah-v5", entry="mujoco", parameters={"n_steps": 512, "n_envs": 2})
     for run, batch in zip(runs, ("DummyVecEnv", "MujocoVecEnv"), strict=True):
         shorter = replace(run, timesteps=2048)  # The run of the random policy takes 100 episodes.
-        one, other = perform(shorter), perform(shorter, fast_envs=True, cores=2)
-        first, second = dict(one), dict(other)
+        first, second = dict(perform(shorter)), dict(perform(shorter, fast_envs=True, cores=2))
         assert (first["vec_env"], second["vec_env"]) == ("DummyVecEnv", batch)
         assert {name for name in first if first[name] != second[name]} <= {"vec_env", "wall_seconds", "cpu_seconds"}
         assert first["score"] is not None
@@ -140,25 +126,49 @@ def test_a_run_leaves_nothing_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
-    (_, run) = make_plan([read_setting("ppo_clip")], ["HalfCheetah-v5"], 1, conditions).runs
+    run = runs_of("ppo_clip", "HalfCheetah-v5", entry="mujoco", parameters={"n_steps": 64})[1]
     assert perform(run)["status"] == "finished"
     # MuJoCo would warn about this model, in the terminal and in MUJOCO_LOG.TXT.
     assert list(tmp_path.iterdir()) == []
     assert "settotalmass" not in "".join(capfd.readouterr())
 
 
-def test_an_old_environment_is_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:
-    # This needs a process of its own, because pytest keeps warnings until the tests have ended.
-    code = """
-from sb3_ppo_variants.compare.execution import check, perform
-from sb3_ppo_variants.compare.plan import make_plan
-from sb3_ppo_variants.compare.settings import Conditions, read_setting
-conditions = Conditions(timesteps=64, entry="mujoco", parameters={"n_steps": 64})
-settings = [read_setting(name) for name in ("ppo_clip", "ppo_unclipped")]
-runs = [run for run in make_plan(settings, ["HalfCheetah-v4"], 1, conditions).runs if run.algorithm]
-check(runs)
-assert {perform(run)["status"] for run in runs} == {"finished"}
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert capfd.readouterr().err.count("HalfCheetah-v4 is out of date") == 1
+def test_what_computed_a_run_is_recorded() -> None:
+    mujoco = pytest.importorskip("mujoco")
+    assert records.numerics(PPOClip("MlpPolicy", "CartPole-v1", fast=False))["path"] == "reference"
+    described = records.circumstances()
+    assert described["versions"]["mujoco"] == mujoco.__version__ and records.processor() in described["machine"]
+
+
+@pytest.mark.slow
+def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    _, run = runs_of("ppo_clip", timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
+    # The second run writes over the files of the first.
+    for _ in range(2):
+        tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))
+        assert tracked["status"] == "finished", tracked["error"]
+    plain = perform(run)
+    assert all(tracked[part] == plain[part] for part in ("episodes", "training"))
+    events = EventAccumulator(str(tmp_path / "boards" / run.name))
+    events.Reload()
+    # SB3 logs the statistics of an update with the next rollout.
+    assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
+
+
+def test_names_are_not_longer_than_weights_and_biases_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has at most 128 characters, which a setting of the paper's Figure 3 exceeds."""
+    wandb = pytest.importorskip("wandb")
+    init = MagicMock()  # Its result is a context.
+    monkeypatch.setattr(wandb, "init", init)
+    runs = [run for run in planned(["--config", "paper-figure3"]).runs if run.algorithm]
+    for run in runs:
+        with Tracking(wandb="trial", wandb_folder=tmp_path).log(run, MagicMock()):
+            pass
+    names, groups = ([call.kwargs[key] for call in init.call_args_list] for key in ("name", "group"))
+    assert max(map(len, names)) == max(map(len, groups)) == 128
+    assert len(set(names)) == len(runs) and len(set(groups)) == len(runs) / 3
+    assert "sb3_a2c, Hopper-v5, seed 0" in names and "sb3_a2c, Hopper-v5" in groups

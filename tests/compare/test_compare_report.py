@@ -1,6 +1,8 @@
-"""The text of a report, from records made by hand."""
+"""The report, from records made by hand."""
 
+import base64
 import gzip
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -8,118 +10,139 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import CONDITIONS, RECORDS, planned, record, text_of, write
+from comparing import CONDITIONS, RECORDS, planned, record, report_of, text_of, write
+from matplotlib import pyplot
 
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import records, scores, tables
+from sb3_ppo_variants.compare import plots, records, report, scores, statistics
 from sb3_ppo_variants.compare.records import RANDOM
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
-STUDY = str(Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml")
+NUMERICS = {"processor": "Xeon", "native": "AVX-512", "torch": "AVX512", "path": "native"}
+
+
+@pytest.fixture
+def pictures(blank_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw real pictures."""
+    monkeypatch.undo()
+
+
+def failed(label: str, env: str, seed: int, error: str = "ValueError: no") -> Any:
+    whole = record(label, env, seed, None, status="failed", error=error)
+    return {name: value for name, value in whole.items() if name not in records.FINISHED}
+
+
+@pytest.mark.usefixtures("pictures")
+def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, [*RECORDS, failed("ppo_clip", "B-v0", 2)])
+    assert main(["report", "--out", str(tmp_path)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    text = text_of(tmp_path / "report.md")
+    assert "- timesteps: 100\n- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)\n" in text
+    assert "| random policy | 10 | -50 |" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
+    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
+    assert "ppo_clip, B-v0, seed 2:\n\n ValueError: no" in text
+    page = (tmp_path / "report.html").read_text()
+    shown = re.findall(r'src="([^"]*)"', page)
+    # Means, profiles, sample efficiency, and learning curves of two environments.
+    assert len(shown) == 5
+    assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in shown)
+    assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
+    for suffix, begins in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".png", b"\x89PNG")):
+        drawn = list((tmp_path / "pictures").glob(f"*{suffix}"))
+        assert len(drawn) == 5 and all(file.read_bytes().startswith(begins) for file in drawn)
+    csv = pd.read_csv(tmp_path / "scores.csv")
+    assert len(csv) == 8 and csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
+    latex = (tmp_path / "scores.tex").read_text()
+    assert r"ppo\_clip & 60 ± 35.36 (2) & -40 ± 28.28 (2) \\" in latex and r"\toprule" in latex
+
+
+def test_one_environment_has_one_aggregate() -> None:
+    """Six seeds of two settings, of which one has no run below any of the other."""
+    slow = {"wall_seconds": 4.0, "training": {"approx_kl": [0.03, None]}}
+    runs = [record("ppo_clip", "A-v0", seed, 90 + seed, training={"kl": [0.01, 0.02]}) for seed in range(6)]
+    runs += [record("sb3_ppo", "A-v0", seed, 40 + seed, **slow) for seed in range(6)]
+    text = report_of([record(RANDOM, "A-v0", 0, 10), *runs])
+    assert "IQM" not in text and "![What the updates logged]" in text
+    assert "**ppo_clip** has the highest mean score, 0.97, and is better than all others beyond noise." in text
+    # 82.5 / 85; 50 and 25 steps a second; the scores lie between 90 and 95.
+    first = re.search(r"\| ppo_clip \| 6 \| 1 \| 0\.97 \(0\.\d\d to 1\.\d\d\) \| 1 \| 0 \| (.*) \|\n", text)
+    assert first and first[1] == "92.5 ± 1.871 (6) | 50 | 2.0 | 0.015 (0.01 to 0.02)"
+    assert "| 42.5 ± 1.871 (6) | 25 | 1.0 | about 0.03 (0.03 to 0.03) |" in text
+
+
+def test_speeds_are_compared_in_the_environments_of_both() -> None:
+    """100 steps take the baseline 2 s in A and 1 s in B, and the others 0.5 s in B and in C."""
+    seconds = {("sb3_ppo", "A-v0"): 2.0, ("sb3_ppo", "B-v0"): 1.0, ("ppo_clip", "B-v0"): 0.5, ("trpo", "C-v0"): 0.5}
+    runs = [record(label, env, 0, 100, wall_seconds=taken) for (label, env), taken in seconds.items()]
+    text = report_of([record(RANDOM, env, 0, 0) for env in ("A-v0", "B-v0", "C-v0")] + runs)
+    first = text.partition("| setting |")[2].partition("\n\n")[0]
+    assert all(cell in first for cell in ("| 75 | 1.0 |", "| 200 | 2.0 |", "| 200 | |"))
+
+
+def test_the_baseline_and_a_setting_that_is_equivalent() -> None:
+    of = {"sb3_ppo": [99, 100, 101, 100, 98], "ppo_clip": [100, 99, 101, 98, 100], "trpo": [30, 90, 50, 95, 60]}
+    runs = [record(label, "A-v0", seed, score) for label, own in of.items() for seed, score in enumerate(own)]
+    text = report_of([record(RANDOM, "A-v0", 0, 0), *runs])
+    table = text.partition("Against sb3_ppo (5 seeds)")[2].partition("\n\n![")[0]
+    assert re.search(r"\| ppo_clip \| 5 \| 0\.50 \(.*\) \| 0\.00 \(-0\.0\d to 0\.0\d\) \| 1 \| yes \|", table)
+    assert re.search(r"\| trpo \| 5 \| 0\.00 \(0\.\d\d to 0\.\d\d\) \| .* \| not shown \|", table)
 
 
 @pytest.mark.parametrize(
-    "given", ["ppo_clip clip_range=0.1, n_epochs=5", "ppo_clip:n_epochs=5,clip_range=0.1"], ids=["label", "setting"]
+    ("label", "given"),
+    [
+        ("ppo_clip clip_range=0.1, n_epochs=5", "ppo_clip clip_range=0.1, n_epochs=5"),
+        ("ppo_clip clip_range=0.1, n_epochs=5", "ppo_clip:n_epochs=5,clip_range=0.1"),
+        ("ppo_clip clip_range=0.1 #14ce2c", "ppo_clip clip_range=0.1 #14ce2c"),
+    ],
 )
-def test_any_setting_is_the_baseline(given: str, tmp_path: Path) -> None:
-    label = "ppo_clip clip_range=0.1, n_epochs=5"
+def test_any_setting_is_the_baseline(label: str, given: str) -> None:
     renamed: list[Any] = [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS]
-    write(tmp_path, renamed)
-    assert main(["report", "--out", str(tmp_path), "--baseline", given]) == 0
-    text = text_of(tmp_path / "report.md")
+    text = report_of(renamed, "--baseline", given)
     # In each environment, 3 of 4 pairs are better.
     assert f"Against {label} (2 seeds)" in text and "| sb3_ppo | 2 | 0.75 | 0.38 |" in text
-    assert f"| steps per second (x {label}) |" in text
-    with pytest.raises(SystemExit, match="--baseline 'trpo' is not one of the recorded settings: ppo_clip clip_"):
-        main(["report", "--out", str(tmp_path), "--baseline", "trpo"])
+    with pytest.raises(SystemExit, match="--baseline 'trpo' is not a recorded setting: ppo_clip clip_"):
+        report_of(renamed, "--baseline", "trpo")
 
 
-def test_a_label_that_two_settings_share_is_the_baseline_with_its_digest(tmp_path: Path) -> None:
-    label = "ppo_clip clip_range=0.1 #14ce2c"
-    renamed: list[Any] = [{**each, "label": label} if each["label"] == "ppo_clip" else each for each in RECORDS]
-    write(tmp_path, renamed)
-    assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
-    assert f"Against {label} (2 seeds)" in text_of(tmp_path / "report.md")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "computed by: processor Xeon, native AVX-512, torch AVX512, path native\n"),
+        ({"processor": "EPYC"}, "computed by: processor EPYC, native"),
+        ({"path": "reference"}, "path reference\n"),
+        (None, "computed by: not known, in an earlier version\n"),
+    ],
+)
+def test_runs_of_different_numerics_are_noted(changes: dict[str, str] | None, said: str) -> None:
+    """One of the runs is of another processor, of another backend, or of an earlier version."""
+    runs: list[Any] = [{**each, "numerics": NUMERICS} for each in RECORDS]
+    runs[2] = RECORDS[2] if changes is None else {**runs[2], "numerics": {**NUMERICS, **changes}}
+    text = report_of(runs)
+    assert said in text and ("different processors or backends" in text) is (changes != {})
 
 
-def test_a_comparison_without_the_baseline_says_so(tmp_path: Path) -> None:
-    longer = {**CONDITIONS, "timesteps": 200}
-    elsewhere = [record(RANDOM, "A-v0", 0, 10, conditions=longer, name="random")]
-    elsewhere += [record("ppo_unclipped", "A-v0", 0, score, conditions=longer) for score in (20, 30)]
-    write(tmp_path, [*RECORDS, *elsewhere])
-    assert main(["report", "--out", str(tmp_path), "--baseline", "ppo_clip"]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert text.count("Against ppo_clip (") == text.count("Without ppo_clip here, nothing is compared with it.") == 1
-
-
-def test_a_folder_with_records_takes_no_report_of_others(tmp_path: Path) -> None:
-    file = tmp_path / "runs.jsonl.gz"
-    records.pack(RECORDS, file)
-    write(tmp_path, RECORDS[:3])
-    with pytest.raises(SystemExit, match=r"--out .* has records of its own, .* with compare --from"):
-        main(["report", "--from", str(file), "--out", str(tmp_path)])
-
-
-@pytest.mark.parametrize("option", [["--baseline", "ppo_clip"], ["--add", "zoo=run.csv"]])
-def test_what_needs_records_says_so_if_there_are_none(option: list[str], tmp_path: Path) -> None:
-    write(tmp_path, [])
-    with pytest.raises(SystemExit, match="--add and --baseline need records, and there are none yet"):
-        main(["report", "--out", str(tmp_path), *option])
-
-
-def test_settings_with_conditions_of_their_own_are_named(tmp_path: Path) -> None:
-    conditions = {**CONDITIONS, "anneal": True, "normalize": False}
-    said = []
-    for label in ("trpo", "trpo learning_rate=0.001", "trpo gamma=0.9, normalize=True"):
-        write(tmp_path / label, [record(each, "A-v0", 0, 1, conditions=conditions) for each in ("ppo_clip", label)])
-        assert main(["report", "--out", str(tmp_path / label)]) == 0
-        text = text_of(tmp_path / label / "report.md")
-        said += [line for line in text.splitlines() if line.startswith(("- normalised", "- step size annealed"))]
-    assert said == [
-        "- normalised by VecNormalize: no",
-        "- step size annealed to 0: yes",
-        "- normalised by VecNormalize: no",
-        "- step size annealed to 0: yes; settings with a learning_rate of their own follow that",
-        "- normalised by VecNormalize: no; settings with a normalize of their own follow that",
-        "- step size annealed to 0: yes",
-    ]
-
-
-def test_hyperparameters_are_shown(tmp_path: Path) -> None:
+def test_hyperparameters_are_shown() -> None:
     shared: dict[str, Any] = {"n_steps": 64, "device": "cpu", "normalize": None}
     kinds = {"ppo_clip": {**shared, "clip_range": 0.2, "gamma": 0.9}, "sb3_ppo": {**shared, "gamma": "lin_0.9"}}
     runs: list[Any] = [{**each, "hyperparameters": kinds.get(each["label"], {})} for each in RECORDS]
-    write(tmp_path, runs)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    shown, _, rest = text.partition("<details><summary>All shared values</summary>")
-    hidden, _, different = rest.partition("</details>")
-    assert "| n_steps | 64 |" in shown and "| device | cpu |" not in shown and "| device | cpu |" in hidden
-    assert "| setting | gamma | clip_range |" in different
-    assert "| ppo_clip | 0.9 | 0.2 |" in different and "| sb3_ppo | lin_0.9 | - |" in different
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<details><summary>All shared values</summary>") == page.count("</details>") == 1
-
-
-def test_what_is_in_records_does_not_become_code(tmp_path: Path) -> None:
-    evil = "x<script>alert(1)</script>"
-    renamed: list[Any] = [{**each, "label": each["label"].replace("ppo_clip", evil)} for each in RECORDS]
-    write(tmp_path, renamed)
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "<script>" not in (tmp_path / "report.html").read_text()
+    same, _, different = report_of(runs).partition("Different:")
+    assert "| n_steps | 64 |" in same and "| device | cpu |" in same
+    assert "| setting | clip_range | gamma |" in different
+    assert "| ppo_clip | 0.2 | 0.9 |" in different and "| sb3_ppo | - | lin_0.9 |" in different
 
 
 def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
-    label, error = "mod:_A_ b=*x*|[y](z)", "ValueError: no\n```\n**end**"
+    label, error = "mod:_A_ b=*x*|[y](z)<script>", "ValueError: no\n```\n**end**"
     renamed: list[Any] = [{**each, "label": each["label"].replace("ppo_clip", label)} for each in RECORDS]
-    failed = record(label, "A-v0", 2, None, status="failed", error=error)
-    write(tmp_path, [*renamed, failed, record("__B__", "A-v0", 0, 60)])
+    write(tmp_path, [*renamed, failed(label, "A-v0", 2, error), record("__B__", "A-v0", 0, 60)])
     assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
-    page = (tmp_path / "report.html").read_text()
-    for shown in (f"Against {label} (", f">{label}</td>", f"<p>{label}, A-v0"):
-        assert shown in page, shown
-    assert f"<pre><code>{error}\n</code></pre>" in page
-    assert "Without such a seed: __B__." in page and "<em>" not in page
+    page, shown = (tmp_path / "report.html").read_text(), label.replace("<script>", "&lt;script&gt;")
+    for text in (f"Against {shown} (", f">{shown}</td>", f"<p>{shown}, A-v0", "Without such a seed: __B__."):
+        assert text in page, text
+    assert f"<pre><code>{error}\n</code></pre>" in page and "<em>" not in page
 
 
 @pytest.mark.parametrize(
@@ -128,125 +151,136 @@ def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
         ["--algos", "ppo_clip", "ppo_clip:clip_range=0.1,n_epochs=5", "--envs", "CartPole-v1", "Pendulum-v1"],
         ["--algos", "ppo_clip", "--entry", "mujoco", "--no-normalize", "--anneal", "-p", "n_steps=64,gamma=0.9"],
         ["--config", "paper-table1", "--envs", "Pendulum-v1", "--protocol", "text", "--no-anneal"],
-        ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--protocol", "text", "--entry", "default"],
         ["--algos", "ppo_clip", "--envs", "Pendulum-v1", "--resume-every", "64"],
     ],
 )
 def test_the_command_is_the_one_that_made_the_runs(arguments: list[str]) -> None:
     plan = planned([*arguments, "--seeds", "2"])
     made: list[Any] = [{**record(run.label, run.env, run.seed, 1.0), **run.identity} for run in plan.runs]
-    commands = {tables.command(comparison) for comparison in scores.comparisons(made)}
-    found: set[str] = set()
-    for command in commands:
-        assert command is not None
-        found |= {run.name for run in planned(shlex.split(command)[4:]).runs if run.algorithm}
-    assert found == {run.name for run in plan.runs if run.algorithm}
-
-
-def test_the_entry_and_its_file_are_named(tmp_path: Path) -> None:
-    write(tmp_path, [record("ppo_clip", "A-v0", 0, 1.0, conditions={**CONDITIONS, "entry": "mine", "file": "my.yml"})])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "- hyperparameters of: mine in my.yml\n" in text_of(tmp_path / "report.md")
+    (comparison,) = scores.comparisons(made)
+    command = report.write_command(comparison)
+    assert command is not None
+    assert {run.name for run in planned(shlex.split(command)[4:]).runs} == {run.name for run in plan.runs}
 
 
 @pytest.mark.parametrize(("entry", "described"), [("mujoco", True), ("Hopper-v5", False)])
-def test_a_protocol_is_described_only_with_the_values_that_it_describes(
-    tmp_path: Path, entry: str, described: bool
-) -> None:
-    conditions = {**CONDITIONS, "entry": entry, "protocol": "text"}
-    write(tmp_path, [record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "- protocol: text" in text
-    assert ("a constant step size" in text) is described
+def test_conditions_are_listed(entry: str, described: bool) -> None:
+    """A protocol is described only with the values that it describes."""
+    conditions = {**CONDITIONS, "entry": entry, "protocol": "text", "anneal": True, "normalize": False}
+    text = report_of([record("ppo_clip", "A-v0", 0, 1.0, conditions=conditions)])
+    assert "## A-v0, protocol text (" in text and ("a constant step size" in text) is described
+    assert f"- entry: {entry}\n- normalize: False\n- anneal: True\n- protocol: text" in text
 
 
-def apart_from_sb3(seeds: int = 4) -> list[Any]:
-    """Return runs in which ppo_clip is better than sb3_ppo with each seed."""
-    scores = {"ppo_clip": 100, "sb3_ppo": 50}
-    runs = [record(label, "A-v0", seed, score + seed) for label, score in scores.items() for seed in range(seeds)]
+def apart_from_sb3() -> list[Any]:
+    """Return runs in which ppo_clip is better than sb3_ppo with each of four seeds."""
+    of = {"ppo_clip": 100, "sb3_ppo": 50}
+    runs = [record(label, "A-v0", seed, score + seed) for label, score in of.items() for seed in range(4)]
     return [record(RANDOM, "A-v0", 0, 10), *runs]
 
 
-@pytest.mark.usefixtures("blank_pictures")
-def test_a_setting_whose_runs_fail_is_not_called_better(tmp_path: Path) -> None:
-    failed = record("ppo_clip", "A-v0", 4, None, status="failed", error="diverged")
-    for name, runs in {"whole": apart_from_sb3(), "failed": [*apart_from_sb3(), failed]}.items():
-        write(tmp_path / name, runs)
-        assert main(["report", "--out", str(tmp_path / name)]) == 0
-    assert "is better than all others beyond noise" in text_of(tmp_path / "whole" / "report.md")
-    text = text_of(tmp_path / "failed" / "report.md")
+def test_a_setting_whose_runs_fail_is_not_called_better() -> None:
+    better = "is better than all others beyond noise"
+    assert better in report_of(apart_from_sb3())
+    text = report_of([*apart_from_sb3(), failed("ppo_clip", "A-v0", 4)])
     assert "**ppo_clip** (1 of 5 runs have no score) has the highest mean score" in text
     assert "It is not better than any other beyond noise: it cannot be told apart from sb3_ppo." in text
     assert "Settings with runs without a score are not called better" in text
-    worse = record("sb3_ppo", "A-v0", 4, None, status="failed", error="diverged")
-    write(tmp_path / "worse", [*apart_from_sb3(), worse])
-    assert main(["report", "--out", str(tmp_path / "worse")]) == 0
-    assert "is better than all others beyond noise" in text_of(tmp_path / "worse" / "report.md")
+    assert better in report_of([*apart_from_sb3(), failed("sb3_ppo", "A-v0", 4)])
 
 
-@pytest.mark.usefixtures("blank_pictures")
-def test_environments_where_nothing_learns_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("better", "is_named"), [(4.0, True), (40.0, False)])
+def test_environments_where_nothing_learns_are_named(better: float, is_named: bool) -> None:
     """The random policy's mean has a standard error of 2 / sqrt(4) = 1, and the best run is above it by 4 or 40."""
-    for better, is_named in ((4.0, True), (40.0, False)):
-        runs = [record("sb3_ppo", "A-v0", seed, 10 + better - seed) for seed in range(2)]
-        random = record(RANDOM, "A-v0", 0, 10.0, last_returns=[8.0, 12.0, 8.267949, 11.732051])
-        write(tmp_path / str(better), [random, *runs])
-        assert main(["report", "--out", str(tmp_path / str(better))]) == 0
-        text = text_of(tmp_path / str(better) / "report.md")
-        assert ("In A-v0, the best run is hardly better than the random policy." in text) == is_named
+    runs = [record("sb3_ppo", "A-v0", seed, 10 + better - seed) for seed in range(2)]
+    random = record(RANDOM, "A-v0", 0, 10.0, last_returns=[8.0, 12.0, 8.267949, 11.732051])
+    assert ("In A-v0, the best run is hardly better than the random policy." in report_of([random, *runs])) == is_named
 
 
-@pytest.mark.usefixtures("blank_pictures")
-def test_environments_where_the_random_policy_always_gets_the_same_are_named(tmp_path: Path) -> None:
-    """One of three episodes was lucky, so the standard error of the best run is its advantage, 1 / 3."""
-    returns = {RANDOM: [-200.0] * 3, "sb3_ppo": [-200.0, -200.0, -199.0]}
-    runs = [record(label, "A-v0", 0, float(np.mean(of)), last_returns=of) for label, of in returns.items()]
-    write(tmp_path, runs)
+def test_one_environment_does_not_spoil_the_others() -> None:
+    """In one, no run is better than the random policy; in another, no episode ends; in the last, all runs fail."""
+    nothing: dict[str, Any] = {"last_returns": [], "episodes": {"ends": [], "returns": []}}
+    both = ("sb3_ppo", "ppo_clip")
+    text = report_of([
+        *RECORDS,
+        *(record(label, "Flat-v0", seed, 20) for label in both for seed in range(2)),
+        *(record(label, "Long-v0", seed, None, **nothing) for label in both for seed in range(2)),
+        *(failed(label, "Z-v0", 0) for label in (*both, "trpo", RANDOM)),
+        record(RANDOM, "Flat-v0", 0, 20),
+        record(RANDOM, "Long-v0", 0, None, **nothing),
+    ])  # fmt: skip
+    assert "Without Flat-v0, Long-v0, Z-v0, where no run beats the random policy" in text
+    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
+    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
+    assert "Without such a seed: trpo." in text and "random policy, Z-v0, seed 0:" in text
+    assert "--algos ppo_clip sb3_ppo trpo --envs A-v0 B-v0 Flat-v0 Long-v0 Z-v0 --seeds 2" in text
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([each for each in RECORDS if each["seed"] == 0], "With a single seed, nothing can be said about noise"),
+        ([each for each in RECORDS if each["label"] != RANDOM], "no setting has a seed with normalised scores in"),
+        ([*RECORDS[:2], *RECORDS[6:], failed("trpo", "A-v0", 0)], "no other setting has a seed in every environment"),
+        ([failed("trpo", "A-v0", 0)], "## No finished run ("),
+        ([], "There are no records yet."),
+    ],
+)
+def test_what_too_few_runs_say(found: list[Any], said: str) -> None:
+    assert said.casefold() in report_of(found).casefold()
+
+
+def test_a_setting_with_its_own_protocol_does_not_set_the_scale() -> None:
+    other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
+    text = report_of([*RECORDS, *other])
+    assert "may be above 1: sb3_ppo protocol=sb3." in text and "| sb3_ppo protocol=sb3 | 1 | 1 to 3 | 2.00 |" in text
+    alone = report_of([*RECORDS[:2], *other])
+    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1 | 1.00 |" in alone
+
+
+def test_every_environment_has_its_own_picture(tmp_path: Path) -> None:
+    envs = ["a/b-v0", "a:b-v0", "走-v0", "跳-v0", "Other-v0"]
+    write(tmp_path, [record("ppo_clip", env, 0, 1.0, name=f"run-{number}") for number, env in enumerate(envs)])
     assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "In A-v0, the best run is hardly better than the random policy." in text_of(tmp_path / "report.md")
+    files = re.findall(r"!\[Learning curves in .*\]\((.*)\)", (tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert len(files) == len(set(files)) == 5 and all((tmp_path / file).exists() for file in files)
 
 
-def test_a_random_policy_that_failed_is_no_setting(tmp_path: Path) -> None:
-    failed = record(RANDOM, "B-v0", 0, None, status="failed", error="no", timesteps=1_000_000)
-    write(tmp_path, [RECORDS[0], failed, *RECORDS[2:]])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "- runs: 8 finished, 0 failed (2 settings, 2 environments, 2 seeds)\n- steps of a run: 100\n" in text
-    assert "random policy, B-v0, seed 0:\n\n```\nno\n```" in text
+@pytest.mark.parametrize(("seeds", "lines", "bands"), [(3, 4, 0), (4, 1, 1)])
+def test_a_curve_without_an_interval_has_a_line_for_each_seed(
+    seeds: int, lines: int, bands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyplot, "close", lambda _: None)
+    curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
+    with plots.drawing(tmp_path / "x.png") as [[axes]]:
+        look = plots.looks(["$x_$"])["$x_$"]
+        plots.draw_band(axes, np.arange(5), "$x_$", statistics.band(curves), look, curves.mean(axis=1))
+    assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+    assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
+    # Matplotlib shows an escaped dollar as a dollar, and does not make a formula of it.
+    (name,) = axes.figure.legends[0].get_texts()
+    assert name.get_text() == r"\$x_\$"
+    monkeypatch.undo()
+    pyplot.close(axes.figure)
 
 
-def test_what_a_killed_command_left_is_not_running(tmp_path: Path) -> None:
-    write(tmp_path, RECORDS)
-    (tmp_path / "running").mkdir()
-    (tmp_path / "running" / "one.json").write_text("{}")
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "being made now" not in text_of(tmp_path / "report.md")
-
-
-def test_seeds_are_not_missing_where_nothing_is_scaled(tmp_path: Path) -> None:
-    worse = [record(label, "A-v0", seed, -5 - seed) for label in ("ppo_clip", "sb3_ppo") for seed in range(2)]
-    write(tmp_path, [record(RANDOM, "A-v0", 0, 10), *worse])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "Without A-v0, where no run beats the random policy" in text
-    assert "Without such a seed" not in text
-
-
-def test_one_seed_has_no_interval(tmp_path: Path) -> None:
-    write(tmp_path, [each for each in RECORDS if each["seed"] == 0])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert (
-        "| sb3_ppo | 1 | 1 to 2 | 0.67 | 0 |" in text and "With a single seed, nothing can be said about noise" in text
-    )
+def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
+    write(tmp_path / "runs", RECORDS)
+    packed = tmp_path / "deeper" / "packed.jsonl.gz"
+    assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
+    first = packed.read_bytes()
+    assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
+    for name in ("report.md", "report.html", "scores.tex", "scores.csv"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
+    records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
+    assert packed.read_bytes() == first
 
 
 def test_a_run_counts_once(tmp_path: Path) -> None:
+    """A run that is finished in one file and failed in another is finished. Two scores are a problem."""
     other = record("ppo_clip", "B-v0", 1, -10)
-    failed = record("sb3_ppo", "A-v0", 1, None, status="failed", error="no")
     files = [tmp_path / f"{name}.jsonl.gz" for name in ("whole", "part")]
-    for file, part in zip(files, (RECORDS, [failed, other, RECORDS[2]]), strict=True):
+    for file, part in zip(files, (RECORDS, [failed("sb3_ppo", "A-v0", 1), other, RECORDS[2]]), strict=True):
         records.pack(part, file)
     assert main(["report", "--out", str(tmp_path), "--from", *map(str, reversed(files))]) == 0
     text = text_of(tmp_path / "report.md")
@@ -254,87 +288,33 @@ def test_a_run_counts_once(tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / "scores.csv")) == 8 and "0 failed" in text
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")],
-    ids=["empty", "text", "torn", "bytes"],
-)
+def test_records_that_are_damaged_are_not_used() -> None:
+    torn: Any = {name: value for name, value in RECORDS[2].items() if name != "steps"}
+    text = report_of([torn, {**RECORDS[3], "episodes": None}, {**RECORDS[4], "format": 99}, *RECORDS[5:]])
+    for fault in ("lacks steps", "lacks trailing", "has format 99"):
+        assert f"is ignored: it {fault}" in text
+
+
+@pytest.mark.parametrize("content", [b"", b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")])
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(SystemExit, match=r"^--from .*file\.gz cannot be read as a file that report --export wrote"):
         main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
-    with pytest.raises(SystemExit, match="--from needs --out"):
-        main(["report", "--from", str(tmp_path / "file.gz")])
 
 
-def test_records_that_lack_something_are_not_used(tmp_path: Path) -> None:
-    torn: Any = {name: value for name, value in RECORDS[2].items() if name != "steps"}
-    uncurved: Any = {**RECORDS[3], "episodes": None}
-    write(tmp_path, [torn, uncurved, *RECORDS[4:]])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "is ignored: it lacks steps" in text and "is ignored: it lacks trailing" in text
-
-
-@pytest.mark.parametrize("options", [[], ["--from", "nowhere.jsonl.gz"]])
-def test_a_report_of_nothing_is_refused(options: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"^(--out|--from) .*nowhere"):
-        main(["report", "--out", str(tmp_path / "nowhere"), *options])
-
-
-@pytest.mark.parametrize("file", ["report.md", "pictures"])
-def test_a_report_that_can_not_be_written_says_so(file: str, tmp_path: Path) -> None:
+def test_reports_that_cannot_be_made_say_why(tmp_path: Path) -> None:
     write(tmp_path, RECORDS)
-    # Put a folder in place of the report, or a file in place of a folder.
-    (tmp_path / file).mkdir() if file.endswith("md") else (tmp_path / file).write_text("")
-    with pytest.raises(SystemExit, match=f"the report could not be written to --out {tmp_path}: .*{file}"):
-        main(["report", "--out", str(tmp_path)])
-
-
-def test_records_that_can_not_be_packed_say_so(tmp_path: Path) -> None:
-    write(tmp_path, RECORDS)
-    (tmp_path / "file").touch()
-    packed = tmp_path / "file" / "runs.jsonl.gz"
-    with pytest.raises(SystemExit, match=f"^--export {packed} could not be written: "):
-        main(["report", "--out", str(tmp_path), "--export", str(packed)])
-
-
-def failed(label: str, env: str, seed: int) -> Any:
-    of_finished = ("score", "steps", "last_returns", "episodes")
-    whole = record(label, env, seed, None, status="failed", error="ValueError")
-    return {name: value for name, value in whole.items() if name not in of_finished}
-
-
-def test_settings_and_environments_of_which_all_runs_failed(tmp_path: Path) -> None:
-    lost = [failed("trpo", env, seed) for env in ("A-v0", "B-v0") for seed in range(3)]
-    of_env = [failed(label, "C-v0", 0) for label in ("sb3_ppo", "ppo_clip")]
-    write(tmp_path, [*RECORDS, *lost, *of_env])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "Without C-v0, where no run beats the random policy, or the random policy or every other" in text
-    assert "Without such a seed: trpo." in text
-    assert "--algos ppo_clip sb3_ppo trpo --envs A-v0 B-v0 C-v0 --seeds 3" in text
-
-
-def test_one_setting_beside_one_that_failed(tmp_path: Path) -> None:
-    kept = [each for each in RECORDS if each["label"] != "sb3_ppo"]
-    write(tmp_path, [*kept, failed("trpo", "A-v0", 0)])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "no other setting has a seed in every environment" in text_of(tmp_path / "report.md")
-
-
-def test_nothing_is_tested_without_scores(tmp_path: Path) -> None:
-    write(tmp_path, [each for each in RECORDS if each["label"] != RANDOM])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    assert "normalised scores in every environment, so nothing is tested" in text_of(tmp_path / "report.md")
-
-
-def test_whole_rollouts_that_are_far_more_than_was_asked_for(tmp_path: Path) -> None:
-    def changed(of_clip: int) -> Any:
-        return [{**each, "steps": of_clip} if each["label"] == "ppo_clip" else each for each in RECORDS]
-
-    for steps, says in ((105, False), (2048, True)):
-        write(tmp_path / str(steps), changed(steps))
-        assert main(["report", "--out", str(tmp_path / str(steps))]) == 0
-        line = "steps that were made, in whole rollouts: 2,048 (ppo_clip), 100 (sb3_ppo)"
-        assert (line in text_of(tmp_path / str(steps) / "report.md")) == says
+    out = ["report", "--out", str(tmp_path)]
+    for given, message in (
+        (["report", "--out", str(tmp_path / "nowhere")], r"--out .*nowhere has no records"),
+        (["report", "--from", "x.jsonl.gz"], "--from needs --out"),
+        ([*out, "--from", "x.jsonl.gz"], "has records of its own"),
+        ([*out, "--export", "x.jsonl"], "--export x.jsonl needs a name that ends in .jsonl.gz"),
+        ([*out, "--export", f"{tmp_path}/records/x.json/y.jsonl.gz"], "--export .* could not be written: "),
+    ):
+        (tmp_path / "records" / "x.json").touch()
+        with pytest.raises(SystemExit, match=message):
+            main(given)
+    (tmp_path / "report.md").mkdir()
+    with pytest.raises(SystemExit, match=f"the report could not be written to --out {tmp_path}: "):
+        main(out)

@@ -1,24 +1,27 @@
 """Each run of a comparison is made exactly once, whatever happens in between."""
 
-import itertools
-import json
 import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from comparing import ALGOS, SHORT, InProcess, Lost, compare, contents, files, planned, record, write, written
+from comparing import ALGOS, SHORT, InProcess, Lost, compare, contents, files, written
 from filelock import FileLock
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare import backends, records
-from sb3_ppo_variants.compare.backends import Pool
-from sb3_ppo_variants.compare.execution import LAST, RunState, _measure
-from sb3_ppo_variants.compare.records import decimals, trailing_means
+from sb3_ppo_variants.compare import records, runs
+from sb3_ppo_variants.compare.plan import Run, make_plan
+from sb3_ppo_variants.compare.records import LAST, decimals, trailing_means
+from sb3_ppo_variants.compare.runs import Pool, RunLog, connect, make_records
+from sb3_ppo_variants.compare.settings import Conditions, read_setting
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import Episodes, build
 
@@ -31,7 +34,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: Any) -> Iterator[Pool]:
         yield InProcess("none", 1, Lost)
 
-    monkeypatch.setattr(backends, "connect", connect)
+    monkeypatch.setattr(runs, "connect", connect)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -58,7 +61,9 @@ def test_small_returns_keep_their_digits() -> None:
     ]  # fmt: skip
     assert trailing_means([1, 2], [-0.000056239, -0.00001], 2)[-1] == -0.00003312
     assert trailing_means([1, 2], [-0.000056239, 3.0], 2)[-1] == 1.5
-    measured = _measure(cast(Any, SimpleNamespace(returns=[-0.0000562391, 0.0], ends=[1, 2])), 2)
+    log = RunLog()
+    log.returns, log.ends = [-0.0000562391, 0.0], [1, 2]
+    measured = log.result(2)
     assert measured["last_returns"] == [-0.000056239, 0.0] and measured["score"] == -0.00002812
 
 
@@ -69,11 +74,6 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path) == 0
     assert "3 are finished, 0 to make" in capsys.readouterr().out
     assert files(tmp_path) == before
-    options = ["--checkpoints", "--tensorboard", str(tmp_path / "logs")]
-    assert compare(tmp_path, *options, "--seeds", "2", "--dry-run") == 0
-    shown = capsys.readouterr().out
-    for option in ("--checkpoints", "--tensorboard"):
-        assert f"- finished runs, which are not made again for {option}: 2\n" in shown
     assert compare(tmp_path, "--seeds", "2") == 0
     more = files(tmp_path)
     assert len(more) == 5 and before.items() < more.items()
@@ -81,18 +81,6 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert compare(tmp_path, "-p", "gamma=0.9") == 0
     assert len(files(tmp_path)) == 8 and more.items() < files(tmp_path).items()
     assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
-
-
-@pytest.mark.usefixtures("in_process")
-def test_the_fastest_environments_make_the_same_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    envs = ["--envs", "InvertedPendulum-v5", "-p", "n_envs=2"]
-    assert compare(tmp_path, *envs, "--fast-envs") == 0
-    found = {record["label"]: record["vec_env"] for record in written(tmp_path).values()}
-    # The random policy acts in a single environment, which is no faster in a batch.
-    assert found == {"random policy": "DummyVecEnv", "ppo_clip": "MujocoVecEnv", "ppo_unclipped": "MujocoVecEnv"}
-    assert "- environments in a MujocoVecEnv (2 runs)" in (tmp_path / "report.md").read_text()
-    assert compare(tmp_path, *envs) == 0
-    assert "3 are finished, 0 to make" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -111,28 +99,10 @@ def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys
     assert compare(tmp_path / "second", *arguments) == 0
     found = written(tmp_path / "second")
     assert len(found) == 5 and packed.items() <= found.items()
-    # Nothing in the folder is replaced, and the file is no longer needed.
+    # Nothing in the folder is replaced.
     before = files(tmp_path / "second")
     assert compare(tmp_path / "second", *arguments) == 0
     assert files(tmp_path / "second") == before
-    exported.unlink()
-    assert compare(tmp_path / "second", "--seeds", "2") == 0
-    assert files(tmp_path / "second") == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_failed_runs_in_exported_records_are_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(PPOClip, "learn", lambda *_, **__: 1 / 0)
-        assert compare(tmp_path / "first") == 1
-    exported = tmp_path / "mine.jsonl.gz"
-    assert main(["report", "--out", str(tmp_path / "first"), "--export", str(exported)]) == 0
-    assert compare(tmp_path / "second", "--from", str(exported)) == 0
-    assert "2 are finished, 1 to make, 1 of which failed before" in capsys.readouterr().out
-    assert [record["status"] for record in written(tmp_path / "second").values()] == ["finished"] * 3
 
 
 @pytest.mark.usefixtures("in_process")
@@ -212,69 +182,178 @@ def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
     assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
 
 
-def test_an_interrupted_command_names_the_records_that_are_not_written(
-    tmp_path: Path, disk: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(InProcess):
-        def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
-            yield from itertools.islice(map(work, runs), 2)
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def connect(*_: Any) -> Iterator[Pool]:
-        yield Interrupted("none", 1, Lost)
-
-    monkeypatch.setattr(backends, "connect", connect)
-    # The first record is written, the second is not.
-    disk(3, 1000)
-    with pytest.raises(
-        SystemExit, match=r"No space left.*not yet written: 1 \(ppo_clip-CartPole-v1-0-\w+\); all others"
-    ):
-        compare(tmp_path)
-    assert len(files(tmp_path)) == 1
-    # Now the disk has room, and only the rest is missing.
-    disk(0, 0)
-    assert compare(tmp_path) == 130
-    assert len(files(tmp_path)) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_the_states_of_killed_workers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunState, "close", lambda _: None)
-    assert compare(tmp_path) == 0
-    assert (tmp_path / "running").is_dir() and not list((tmp_path / "running").iterdir())
-
-
-def test_files_of_the_user_are_not_removed(tmp_path: Path) -> None:
-    runs = planned([*ALGOS, *SHORT]).runs
-    write(tmp_path, [record(run.label, run.env, run.seed, 1.0, name=run.name) for run in runs])
-    left = [tmp_path / "running" / f"{runs[-1].name}.{suffix}" for suffix in ("json", "tmp")]
-    own = tmp_path / "running" / "notes.txt"
-    own.parent.mkdir()
-    for file in (*left, own):
-        file.write_text("{}")
-    assert compare(tmp_path) == 0
-    assert list(own.parent.iterdir()) == [own]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_records_of_another_version_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "records"
-    folder.mkdir()
-    (folder / "future.json").write_text(json.dumps({"format": 99, "status": "finished"}))
-    (folder / "torn.json").write_text('{"format": 1, "na')
-    assert compare(tmp_path) == 0
-    shown = capsys.readouterr().out
-    assert "future.json is ignored: it is a record of format 99" in shown
-    assert "torn.json is ignored" in shown
-    assert "format 99" in (tmp_path / "report.md").read_text()
-    assert json.loads((folder / "future.json").read_text())["format"] == 99
-    assert len(files(tmp_path)) == 5
-
-
 @pytest.mark.usefixtures("in_process")
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit, match=r"in use by another command"):
         compare(tmp_path)
+
+
+# Processes and clusters
+
+
+LOSSES: dict[str, int] = {}
+
+
+class Losing(InProcess):
+    """Loses its worker at the runs in ``LOSSES``, as often as given there."""
+
+    def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
+        for run in runs:
+            if LOSSES.get(run.env, 0) > 0:
+                LOSSES[run.env] -= 1
+                raise Lost("gone")
+            yield work(run)
+
+
+def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
+    envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
+    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
+    LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
+    begun: list[str] = []
+
+    def work(run: Run) -> Any:
+        begun.append(run.env)
+        return {"name": run.name, "env": run.env, "status": "finished"}
+
+    made = list(make_records(planned, work, Losing("none", 1, Lost)))
+    failed = [record for record in made if record["status"] == "failed"]
+    assert sorted(record["env"] for record in made) == sorted(envs) and sorted(begun) == sorted({*envs} - {envs[1]})
+    assert [record["env"] for record in failed] == ["Acrobot-v1"] and "ended twice" in failed[0]["error"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
+def test_there_are_no_more_jobs_than_cores_that_may_be_used() -> None:
+    """A batch system such as Slurm gives a process some of the cores of its machine."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with connect("loky", None, None) as pool:
+            assert (pool.jobs, pool.cores) == (1, 1)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@pytest.mark.parametrize(
+    ("package", "option", "extra"),
+    [
+        ("ray", ["--backend", "ray"], "ray"),
+        ("distributed", ["--backend", "dask"], "dask"),
+        ("wandb", ["--wandb", "x"], "wandb"),
+        ("tensorboard", ["--tensorboard", "x"], "examples"),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    package: str, option: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit, match=rf"pip install -e '\.\[{extra}\]'"):
+        compare(tmp_path, *option)
+
+
+def command(out: Path, *arguments: str) -> subprocess.Popen:
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    line = ["-m", "sb3_ppo_variants", "compare", "--out", str(out), *ALGOS, *SHORT, *arguments]
+    return subprocess.Popen(
+        [sys.executable, *line],
+        env={**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # If a shell started the tests in the background, processes would ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def ended(out: Path, *arguments: str) -> tuple[int, str]:
+    started = command(out, *arguments)
+    output, _ = started.communicate()
+    return started.returncode, output
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    arguments = ["--seeds", "2", "--timesteps", "4096"]
+    assert compare(tmp_path / "whole", *arguments) == 0
+    out, seen = tmp_path / "killed", dict[str, str]()
+    for _ in range(6):
+        started = command(out, *arguments)
+        time.sleep(generator.uniform(3, 8))
+        started.send_signal(signal.SIGKILL)
+        # The workers share this pipe, so it stays open until they exit.
+        started.communicate(timeout=60)
+        # The records of finished runs are unchanged, including their times.
+        assert seen.items() <= files(out).items()
+        seen = files(out)
+    code, output = ended(out, *arguments)
+    assert code == 0, output
+    assert seen.items() <= files(out).items() and contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_killed_command_resumes_its_runs(tmp_path: Path) -> None:
+    arguments = ["--seeds", "1", "--timesteps", "40000", "--resume-every", "5000"]
+    assert compare(tmp_path / "whole", *arguments) == 0
+    out = tmp_path / "killed"
+    for _ in range(2):
+        known = {*out.glob("to-resume/*/step_*")}
+        started = command(out, *arguments)
+        while started.poll() is None and len({*out.glob("to-resume/*/step_*")} - known) < 2:
+            time.sleep(0.05)
+        started.send_signal(signal.SIGKILL)
+        started.communicate(timeout=60)
+    assert not files(out).keys() & {name for name in files(tmp_path / "whole") if "random" not in name}
+    code, output = ended(out, *arguments)
+    assert code == 0, output
+    assert "- runs that continue from a checkpoint: 2\n" in output
+    assert contents(out) == contents(tmp_path / "whole") and not list(out.glob("to-resume/*"))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
+    code, output = ended(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
+    assert code == 1 and "ended twice" in output
+    status = {(r["label"], r["env"]): r["status"] for r in written(tmp_path).values()}
+    assert len(status) == 6 and all((state == "failed") == ("Ends" in env) for (_, env), state in status.items())
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
+    started = command(tmp_path, "--timesteps", "1000000")
+    # The run of the random policy has ended, and others have begun.
+    while started.poll() is None and not files(tmp_path):
+        time.sleep(0.1)
+    started.send_signal(signal.SIGINT)
+    output, _ = started.communicate()
+    assert started.returncode == 130
+    assert "the same command continues" in output and "Traceback" not in output
+
+
+HEAD = """
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
+print(cluster.address, flush=True)
+input()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_clusters_give_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import LocalCluster
+
+    # Otherwise, Ray replaces the loopback address with another address of this machine.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    assert compare(tmp_path / "here") == 0
+    with subprocess.Popen(
+        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as head:
+        assert head.stdin is not None and head.stdout is not None
+        address = next(line.strip() for line in head.stdout if line.startswith("127.0.0.1"))
+        code, output = ended(tmp_path / "ray", "--backend", "ray", "--address", address)
+        head.communicate("\n")
+    assert code == 0, output
+    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="") as cluster:
+        code, output = ended(tmp_path / "dask", "--backend", "dask", "--address", cluster.scheduler_address)
+        assert code == 0, output
+    assert contents(tmp_path / "ray") == contents(tmp_path / "dask") == contents(tmp_path / "here")

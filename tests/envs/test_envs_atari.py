@@ -1,5 +1,6 @@
 """Atari games in ALE's vector environment behave as those of SB3's make_atari_env."""
 
+from functools import partial
 from typing import Any
 
 import ale_py
@@ -7,18 +8,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from stable_baselines3.common.atari_wrappers import AtariWrapper, EpisodicLifeEnv
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
+from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
     GymnasiumVecEnv,
     VecClipReward,
     VecEpisodicLife,
+    check_frame_skip,
     make_ale_vec_env,
     make_envpool_vec_env,
+    make_gymnasium_vec_env,
 )
 
 gym.register_envs(ale_py)
+BREAKOUT = "BreakoutNoFrameskip-v4"
+wrapped = partial(make_gymnasium_vec_env, wrapper_class=AtariWrapper)
 
 
 def step(venv: VecEnv, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
@@ -62,26 +70,6 @@ def test_the_same_actions_do_the_same(game: str, pixels: int) -> None:
         # Compare only the newest frame: after an episode ends, SB3's stack has no others, but ours has the extra steps.
         assert np.abs(our_seen[..., -1].astype(int) - seen[..., -1]).max() <= pixels
     assert n_ends > 0 or game in ("Pong", "Freeway")
-
-
-def test_games_do_not_depend_on_each_other() -> None:
-    def make(n_envs: int) -> VecEnv:
-        return make_ale_vec_env("BreakoutNoFrameskip-v4", n_envs, wrapper_kwargs={"noop_max": 0})
-
-    together, alone = make(3), [make(1) for _ in range(3)]
-    first, *others = (np.asarray(venv.reset()) for venv in (together, *alone))
-    np.testing.assert_equal(first, np.concatenate(others))
-    n_games = 0
-    for actions in np.random.default_rng(1).integers(4, size=(250, 3)):
-        observations, rewards, dones, infos = together.step(actions)
-        for i, venv in enumerate(alone):
-            seen, reward, done, info = step(venv, actions[i])
-            np.testing.assert_array_equal(np.asarray(observations)[i], seen)
-            assert (rewards[i], dones[i], infos[i]["lives"]) == (reward, done, info["lives"])
-            np.testing.assert_equal(infos[i].get("terminal_observation"), info.get("terminal_observation"))
-            assert infos[i].get("episode", {}).get("r") == info.get("episode", {}).get("r")
-            n_games += "episode" in info
-    assert n_games >= 3
 
 
 @pytest.mark.parametrize("clip_reward", [True, False])
@@ -139,14 +127,6 @@ def test_sticky_actions_are_asked_for(env_id: str, wrapper_kwargs: dict[str, Any
     assert (observations == observations[:1]).all() != sticky
 
 
-def test_the_frames_of_a_game_may_be_limited() -> None:
-    venv = make_ale_vec_env("PongNoFrameskip-v4", env_kwargs={"max_num_frames_per_episode": 100})
-    venv.reset()
-    infos = [step(venv, 0)[3] for _ in range(25)]
-    # Frames before the agent's first step do not count.
-    assert [info["TimeLimit.truncated"] for info in infos] == [False] * 24 + [True]
-
-
 class Lives(gym.Env):
     """Plays games with the given number of lives at their reset and at each step."""
 
@@ -195,3 +175,60 @@ def test_envpool_s_games_with_the_same_wrappers() -> None:
                 n_games, n_ends[i], lengths[i] = n_games + 1, 0, 0
     assert n_games >= 2
     venv.close()
+
+
+class LosesALifeAtTheLimit(gym.Env):
+    """Loses a life in the second step. SB3's wrapper asks the emulator, here ``self.ale``, for the lives."""
+
+    observation_space = gym.spaces.Discrete(3)
+    action_space = gym.spaces.Discrete(2)
+    ale: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[int, dict]:
+        self.n_lives, self.ale, self.frame = 3, self, 0
+        return 0, {"lives": 3}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+        self.frame += 1
+        self.n_lives = 3 if self.frame < 2 else 2
+        return self.frame, 0.0, False, False, {"lives": self.n_lives}
+
+    def lives(self) -> int:
+        return self.n_lives
+
+
+def test_a_life_that_is_lost_where_the_game_is_cut_off() -> None:
+    def make() -> gym.Env:
+        return TimeLimit(LosesALifeAtTheLimit(), 2)
+
+    theirs = DummyVecEnv([lambda: EpisodicLifeEnv(make())])
+    ours = VecEpisodicLife(GymnasiumVecEnv(SyncVectorEnv([make])))
+    for venv in (theirs, ours):
+        venv.reset()
+        venv.step(np.zeros(1, int))
+        _, _, dones, infos = venv.step(np.zeros(1, int))
+        assert dones == [True] and infos[0]["terminal_observation"] == 2
+        # Training must not bootstrap from the value of the next state after a lost life.
+        assert infos[0]["TimeLimit.truncated"] is False
+
+
+def test_environments_without_lives() -> None:
+    venv = VecEpisodicLife(GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2)))
+    with pytest.raises(ArgumentError, match=r"venv=.* must have 'lives' in the info of every step and reset"):
+        venv.reset()
+
+
+def test_frame_skip() -> None:
+    check_frame_skip(BREAKOUT)
+    check_frame_skip("ALE/Breakout-v5", env_kwargs={"frameskip": 1})
+    check_frame_skip("ALE/Breakout-v5", frame_skip=1)
+    with pytest.raises(ArgumentError, match="'MsPacmanNoFrameskip-v4'"):
+        check_frame_skip("ALE/MsPacman-v5")
+
+
+def test_frames_that_are_skipped_once() -> None:
+    wrapped(f"ale_py:{BREAKOUT}").close()
+    wrapped("ALE/Breakout-v5", env_kwargs={"frameskip": 1}).close()
+    wrapped("ALE/Breakout-v5", wrapper_kwargs={"frame_skip": 1}).close()
+    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean: `Breakout"):
+        wrapped("ALE/Brickout-v5")

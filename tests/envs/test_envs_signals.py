@@ -166,15 +166,3 @@ def test_known_rewards_and_ends(backend: Callable[..., VecEnv]) -> None:
     np.testing.assert_array_equal([seen[1] for seen in observations], [(1, *step) for step in steps])
     ends = [step for step in last if step is not None]
     np.testing.assert_array_equal(ends, [(1, 0, 2), (1, 1, 3), (1, 2, 1), (1, 3, 4)])
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("backend", [param for param in BACKENDS if "native" not in str(param.id)])
-def test_the_same_infos(backend: Callable[..., VecEnv]) -> None:
-    ours, theirs = backend(envs(ScriptedDict)), DummyVecEnv(envs(ScriptedDict))
-    ours.reset(), theirs.reset()
-    for _ in range(N_STEPS):
-        assert ours.reset_infos == theirs.reset_infos
-        actions = np.ones(3, int)
-        np.testing.assert_equal(ours.step(actions)[3], theirs.step(actions)[3])
-    ours.close()

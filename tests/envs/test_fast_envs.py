@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ale_py
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
-from gymnasium.envs.mujoco.mujoco_env import expand_model_path
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation, TransformReward
@@ -31,7 +29,6 @@ from sb3_ppo_variants.envs import (
     make_mujoco_vec_env,
 )
 from sb3_ppo_variants.envs.cores import count_cores, limit_cores
-from sb3_ppo_variants.recipes import recipe
 
 gym.register_envs(ale_py)
 BREAKOUT = "BreakoutNoFrameskip-v4"
@@ -130,24 +127,6 @@ def test_an_id_that_was_registered_again(env_id: str, cls: Any, monkeypatch: pyt
         make_mujoco_vec_env(env_id, 2)
 
 
-def test_models_that_no_batch_simulates(tmp_path: Path) -> None:
-    """MuJoCo 4.0.0 computes wrong accelerations in batches of models with sparse Jacobians."""
-    model = Path(expand_model_path("hopper.xml")).read_text()
-    (tmp_path / "sparse.xml").write_text(model.replace("<option ", '<option jacobian="sparse" ', 1))
-    arguments: Any = {"seed": 3, "env_kwargs": {"xml_file": str(tmp_path / "sparse.xml")}}
-    same(make_fast_vec_env("Hopper-v5", 2, exact=True, **arguments), make_vec_env("Hopper-v5", 2, **arguments), 20)
-
-
-@pytest.mark.filterwarnings("ignore:.*Using the latest versioned environment:UserWarning")
-@pytest.mark.parametrize("env_id", ["CartPole", "HalfCheetah", "PongNoFrameskip"])
-def test_ids_without_a_version_mean_the_latest(env_id: str, capsys: pytest.CaptureFixture[str]) -> None:
-    env = gym.make(env_id)
-    assert env.spec is not None
-    make_fast_vec_env(env_id, 2).close()
-    assert f"for 2 x {env.spec.id}:" in capsys.readouterr().out
-    env.close()
-
-
 @pytest.mark.parametrize("env_id", [HasNoModes, gym.spec("CartPole-v1")])
 def test_only_ids_have_a_fastest_way(env_id: Any) -> None:
     with pytest.raises(ArgumentError, match=r"env_id=.* is not allowed; allowed: the id of a registered environment"):
@@ -216,38 +195,6 @@ def test_other_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys:
         make_fast_vec_env("NoSuch-v0")
 
 
-RESCALED = {"env_wrapper": {"gymnasium.wrappers.RescaleAction": {"min_action": -2.0, "max_action": 2.0}}}
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.usefixtures("cores")
-@pytest.mark.parametrize(
-    ("env_id", "changes", "kind"),
-    [
-        ("HalfCheetah-v5", {}, MujocoVecEnv),
-        ("HalfCheetah-v5", {"entry": "mujoco", "normalize": True, "frame_stack": 2}, MujocoVecEnv),
-        ("HalfCheetah-v5", RESCALED, DummyVecEnv),
-        ("LunarLander-v3", {"env_kwargs": {"gravity": -8.0}}, DummyVecEnv),
-        (BREAKOUT, {}, SafeSubprocVecEnv),
-        (BREAKOUT, {"env_wrapper": None, "normalize": None}, SafeSubprocVecEnv),
-    ],
-)
-def test_recipes(env_id: str, changes: Any, kind: type[VecEnv], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recipe for a game without a wrapper gets none."""
-    monkeypatch.setattr(fast, "seconds_per_step", lambda env: 1.0 * (kind is SafeSubprocVecEnv))
-    made, fastest = (
-        recipe("ppo_clip", env_id, n_envs=2, fast_envs=fast_envs, **changes) for fast_envs in (False, True)
-    )
-    venv = fastest.make_env(seed=3)
-    assert isinstance(venv.unwrapped, kind)
-    same(venv, made.make_env(seed=3), 20)
-
-
-def test_recipes_take_yes_or_no() -> None:
-    with pytest.raises(ArgumentError, match="fast_envs='yes' is not allowed; allowed: True or False"):
-        recipe("ppo_clip", "CartPole-v1", fast_envs="yes").make_env()
-
-
 def test_cores_can_be_limited(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Several runs beside each other share the cores, so that slow steps are no reason for workers."""
     before = count_cores()
@@ -258,11 +205,3 @@ def test_cores_can_be_limited(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert count_cores() == before
     with limit_cores(before + 1):
         assert count_cores() == before
-
-
-def test_threads_are_for_enough_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sb3_ppo_variants.envs import cores
-
-    monkeypatch.setattr(cores, "count_cores", lambda: 4)
-    assert [cores.threads_worth(seconds, 8) for seconds in (1e-5, 3e-4, 5e-4, 1.0)] == [1, 1, 2, 4]
-    assert cores.threads_worth(1.0, 3) == 3

@@ -15,7 +15,6 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 from test_workers import processes_of
 
-from fresh import ended
 from helpers import BOX, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
@@ -89,29 +88,6 @@ def test_environments_of_several_workers_are_asked_in_any_order() -> None:
     env.close()
 
 
-class Different(gym.Env):
-    """Has observations of a shape of its own."""
-
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, size: int):
-        self.observation_space = spaces.Box(-1, 1, (size,))
-        self._size = size
-
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(self._size, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.ones(self._size, np.float32), 0.0, False, False, {}
-
-
-def test_observations_of_different_shapes_are_not_broadcast() -> None:
-    env = SafeSubprocVecEnv([partial(Different, 3), partial(Different, 1)], start_method="fork", n_workers=2)
-    with pytest.raises(ValueError, match="must match exactly"):
-        env.step(np.zeros(2, int))
-    env.close()
-
-
 class Words(NoiseEnv):
     """Observes text, which has no fixed size in bytes."""
 
@@ -178,7 +154,7 @@ def test_shared_memory_has_no_name_that_could_be_left() -> None:
     env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 2, start_method="fork", n_workers=2)
     for process in (psutil.Process(), *processes_of(env)):
         paths = [
-            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.shared" in each.path
+            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.in_worker" in each.path
         ]
         assert paths and all(path.startswith("/memfd:") for path in paths)
     new = set(os.listdir("/dev/shm")) - before
@@ -200,35 +176,6 @@ def test_a_worker_that_wakes_up_does_not_interrupt_the_process_that_wakes_it() -
     assert env.env_method("scheduler") == [os.SCHED_BATCH] * 2
     assert os.sched_getscheduler(0) == before
     env.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_a_worker_keeps_the_scheduling_that_its_user_has_chosen() -> None:
-    assert ended(prints_the_scheduler_of_a_worker, os.SCHED_IDLE).stdout == f"[{os.SCHED_IDLE}]\n"
-
-
-def prints_the_scheduler_of_a_worker(chosen: int) -> None:
-    os.sched_setscheduler(0, chosen, os.sched_param(0))
-    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
-    print(env.env_method("scheduler"))
-    env.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_workers_start_where_no_process_may_change_its_scheduling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbid(*_: Any) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", forbid)
-    env = SafeSubprocVecEnv([partial(Scheduled, BOX)], start_method="fork")
-    assert env.env_method("scheduler") == [os.SCHED_OTHER]
-    env.close()
-
-
-@pytest.mark.parametrize("n_workers", [0, 1.5, "all"])
-def test_a_wrong_number_of_workers(n_workers: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"n_workers=.* is not allowed"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], n_workers=n_workers)
 
 
 class Earns(gym.Env):

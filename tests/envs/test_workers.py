@@ -8,23 +8,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import torch as th
 from gymnasium.vector import AsyncVectorEnv
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights
+from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 
@@ -83,7 +78,15 @@ def closes_in_time(env: VecEnv, processes: list[psutil.Process]) -> None:
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-def fails_by_name(name: str, place: str, index: int, start_method: str, timeout: float) -> None:
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))]
+)
+@pytest.mark.parametrize("index", range(N_ENVS))
+@pytest.mark.parametrize("place", ["step", "reset"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_worker_that_fails(name: str, place: str, index: int, start_method: str) -> None:
+    timeout = 1 if start_method == "fork" else 20
     env_fns: list[Any] = [partial(NoiseEnv, BOX)] * N_ENVS
     env_fns[index] = partial(Fails, name, place)
     env = SafeSubprocVecEnv(env_fns, start_method=start_method, timeout=timeout, n_workers=2)
@@ -97,23 +100,6 @@ def fails_by_name(name: str, place: str, index: int, start_method: str, timeout:
     assert time.monotonic() - start < 30
     assert caught.value.env_index == index
     closes_in_time(env, processes)
-
-
-@pytest.mark.sampled(7)
-@pytest.mark.parametrize("index", range(N_ENVS))
-@pytest.mark.parametrize("place", ["step", "reset"])
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_worker_that_fails(name: str, place: str, index: int) -> None:
-    fails_by_name(name, place, index, "fork", timeout=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", range(N_ENVS))
-@pytest.mark.parametrize("place", ["step", "reset"])
-@pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_a_worker_that_fails_however_it_was_started(start_method: str, name: str, place: str, index: int) -> None:
-    fails_by_name(name, place, index, start_method, timeout=20)
 
 
 @pytest.mark.sampled(5)
@@ -150,18 +136,6 @@ def test_a_worker_of_gymnasium_is_named_too(name: str) -> None:
     closes_in_time(env, processes)
 
 
-@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")
-def test_a_worker_of_gymnasium_that_raised_an_error() -> None:
-    inner = AsyncVectorEnv([partial(NoiseEnv, BOX), partial(Fails, "raise", "step")], context="fork")
-    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-    with pytest.raises(LostTheGame, match="at chess"):
-        model.learn(100)
-    with pytest.raises(WorkerError, match="the worker of environment 1 exited with code 0"):
-        model.learn(100)
-    closes_in_time(env, processes)
-
-
 class Slow(NoiseEnv):
     """Answers late, and with more data than a pipe can hold."""
 
@@ -181,86 +155,12 @@ def test_closing_in_the_middle_of_a_step() -> None:
     assert [process.exitcode for process in env.processes] == [0] * N_ENVS
 
 
-def test_it_is_the_environment_of_sb3_in_all_else() -> None:
-    weights = []
-    makers: list[Any] = [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork", n_workers=2)]
-    for make in makers:
-        env = make([lambda: NoiseEnv(BOX, deepcopy(VECTOR))] * N_ENVS)
-        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu").learn(96)
-        weights.append(flat_weights(model))
-        env.set_attr("mine", 3, indices=[1])
-        assert env.has_attr("action_space") and env.get_attr("mine", 1) == [3]
-        assert env.env_method("get_wrapper_attr", "_steps") == [4] * N_ENVS
-        assert env.env_is_wrapped(Monitor) == [False] * N_ENVS
-        env.close()
-    assert th.equal(*weights)
-
-
-class InPieces(SubprocVecEnv):
-    """Waits for whichever worker answers first, as a class with workers of its own may."""
-
-    def step_wait(self) -> Any:
-        assert all(type(remote) is Connection for remote in self.remotes)
-        ready: list[Any] = list(self.remotes)
-        answers: dict[int, Any] = {}
-        while ready:
-            remote: Any
-            for remote in wait(ready):
-                answers[self.remotes.index(remote)] = remote.recv()
-                ready.remove(remote)
-        self.waiting = False
-        observations, rewards, dones, infos, _ = zip(*(answers[i] for i in range(self.num_envs)), strict=True)
-        return np.stack(observations), np.stack(rewards), np.stack(dones), list(infos)
-
-
-def test_a_class_that_talks_to_its_workers_itself_keeps_its_pipes() -> None:
-    weights = []
-    for cls in (InPieces, SubprocVecEnv):
-        env = cls([partial(NoiseEnv, BOX)] * 2, start_method="fork")
-        weights.append(flat_weights(PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0).learn(32)))
-        env.close()
-    assert th.equal(*weights)
-
-
-class Asks(BaseCallback):
-    """Reads the file descriptor of a pipe."""
-
-    def _on_step(self) -> bool:
-        env: Any = self.training_env
-        assert env.remotes[0].fileno() > 0
-        return True
-
-
-def test_pipes_have_a_file_descriptor_in_callbacks() -> None:
-    env = SubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
-    assert PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1).learn(8, Asks()).num_timesteps == 8
-    env.close()
-
-
 def test_learning_after_closing() -> None:
     env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
     model = PPOClip("MlpPolicy", env, n_steps=8, batch_size=8, n_epochs=1)
     env.close()
     with pytest.raises(WorkerError, match=r"^the worker of environment 0 has ended, because close\(\) was called"):
         model.learn(8)
-
-
-class Large(NoiseEnv):
-    """Returns more data than a pipe can hold."""
-
-    def step(self, action: Any) -> Any:
-        *others, info = super().step(action)
-        return *others, {**info, "large": np.zeros(2**21)}
-
-
-def test_closing_while_a_worker_is_stopped_in_the_middle_of_an_answer() -> None:
-    env = SafeSubprocVecEnv([partial(Large, BOX)], start_method="fork")
-    processes = processes_of(env)
-    env.reset()
-    env.step_async(np.zeros((1, 2)))
-    assert env.remotes[0].poll(60)
-    os.kill(processes[0].pid, signal.SIGSTOP)
-    closes_in_time(env, processes)
 
 
 def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
@@ -273,62 +173,28 @@ def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
     env.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("error", [TimeoutError, OSError])
-def test_an_error_of_a_handler_of_signals_passes_on(error: type[OSError]) -> None:
-    def fails(*_: Any) -> None:
-        raise error("of the handler")
-
-    env = SafeSubprocVecEnv([partial(Fails, "hang", "step")], start_method="fork", timeout=60)
-    env.reset()
-    handler = signal.signal(signal.SIGALRM, fails)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        with pytest.raises(error, match="of the handler"):
-            for _ in range(3):
-                env.step(np.zeros((1, 2)))
-    finally:
-        signal.signal(signal.SIGALRM, handler)
-        env.close()
+NOISE = partial(NoiseEnv, BOX)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"timeout": each}, "timeout=.* is not allowed; allowed: seconds > 0 and at.*, or None")
+        for each in (1e7, 0, "5")
+    ),
+    ({"n_workers": 0}, r"n_workers=.* is not allowed"),
+    ({"env_fns": []}, r"env_fns=\[\] is not allowed; allowed: a list of at least one function"),
+    ({"env_fns": [NoiseEnv(BOX)]}, r"env_fns=.* is not allowed; allowed: .*each of which creates an env"),
+    ({"start_method": "thread"}, r"start_method='thread' is not allowed; allowed: .*'spawn'.*, or None"),
+]
 
 
-@pytest.mark.parametrize("timeout", [np.float32(60), 1_000_000])
-def test_other_timeouts(timeout: Any) -> None:
-    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork", timeout=timeout)
-    env.reset()
-    env.close()
-
-
-@pytest.mark.parametrize("timeout", [1e7, 1e300, 10**400])
-def test_a_timeout_that_is_too_long(timeout: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"timeout=.*; None waits forever|timeout=.* is not allowed"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], timeout=timeout)
-
-
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "5"])
-def test_a_wrong_timeout(timeout: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"timeout=.* is not allowed; allowed: a finite number > 0, or None"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], timeout=timeout)
-
-
-def test_no_environments() -> None:
-    with pytest.raises(ArgumentError, match=r"env_fns=\[\] is not allowed; allowed: a list of at least one function"):
-        SafeSubprocVecEnv([])
-
-
-def test_environments_instead_of_functions() -> None:
-    with pytest.raises(ArgumentError, match=r"env_fns=.* is not allowed; allowed: .*each of which creates an env"):
-        SafeSubprocVecEnv([NoiseEnv(BOX)])  # type: ignore[list-item]
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_a_wrong_argument(arguments: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        SafeSubprocVecEnv(**{"env_fns": [NOISE], **arguments})
 
 
 def test_a_worker_that_takes_too_long_to_start() -> None:
     with pytest.raises(WorkerError, match=r"environment 0 was not ready within 0\.5 seconds: it may still import"):
-        SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=0.5)  # type: ignore[list-item]
-
-
-def test_an_unknown_start_method() -> None:
-    with pytest.raises(ArgumentError, match=r"start_method='thread' is not allowed; allowed: .*'spawn'.*, or None"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="thread")
+        SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=np.float32(0.5))  # type: ignore[list-item, arg-type]
 
 
 def test_a_worker_that_can_not_be_started() -> None:

@@ -9,16 +9,13 @@ import torch as th
 from gymnasium import spaces
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from helpers import ACTION_SPACES, BOX, DICT, IMAGE, collect, noise_envs, small
+from helpers import ACTION_SPACES, collect, noise_envs, small
 from sb3_ppo_variants import (
-    ArgumentError,
     Batch,
     Objective,
     PPOCustom,
-    ValueLoss,
 )
 from sb3_ppo_variants.objectives import Clipped
-from sb3_ppo_variants.rollout import Columns
 
 
 class Reading(Clipped):
@@ -59,29 +56,6 @@ def test_the_columns_of_the_rollout(fast: bool, policy: str) -> None:
     of_rows = np.repeat(np.arange(6), [7, 7, 4, 7, 7, 4])
     found = np.concatenate([seen["episodes"].numpy() for seen in objective.seen])
     np.testing.assert_array_equal(found, of_rows[rows])
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_observations_in_dictionaries(fast: bool) -> None:
-    objective = reading("observations", "rows")
-    model = collect(small(PPOCustom, noise_envs(BOX, DICT), objective=objective, fast=fast, n_epochs=1))
-    model.train()
-    for key, array in model.rollout_buffer.observations.items():
-        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
-        for seen in objective.seen:
-            np.testing.assert_array_equal(seen["observations"][key].numpy(), flat[seen["rows"].numpy()])
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_images(fast: bool) -> None:
-    objective = reading("observations", "actions", "rows")
-    model = collect(small(PPOCustom, noise_envs(BOX, IMAGE), objective=objective, fast=fast, n_epochs=1))
-    model.train()
-    for name in ("observations", "actions"):
-        array = getattr(model.rollout_buffer, name)
-        flat = array if len(array) == 32 else array.swapaxes(0, 1).reshape(32, *array.shape[2:])
-        for seen in objective.seen:
-            np.testing.assert_array_equal(seen[name].numpy(), flat[seen["rows"].numpy()])
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -130,17 +104,6 @@ def test_what_is_not_read_is_not_computed() -> None:
     assert Clipped(0.2).loss(batch).item() == pytest.approx(-0.15)
 
 
-def test_a_field_is_computed_once() -> None:
-    calls = []
-
-    def compute(name: str) -> th.Tensor:
-        calls.append(name)
-        return th.zeros(2)
-
-    batch = Batch(th.ones(2), th.ones(2), source=compute)
-    assert batch.entropy is batch.entropy and calls == ["entropy"]
-
-
 def test_fields_follow_from_others() -> None:
     logs = th.tensor([2.0]).log(), th.tensor([0.25]).log()
     batch = Batch(advantages=th.ones(1), log_ratio=logs[0], old_log_prob=logs[1])
@@ -181,28 +144,6 @@ def test_something_is_computed_for_the_whole_rollout_once(fast: bool) -> None:
     assert model.logger.name_to_value["train/policy_gradient_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_functions_that_refer_to_other_numbers_are_others() -> None:
-    buffer = collect(small()).rollout_buffer
-    rows = np.arange(4)
-    scaled = Columns(buffer).read("over_rollout", rows, np.asarray)
-    returns = [scaled(lambda rollout, by=by: rollout.returns * by) for by in (1.0, 2.0)]
-    again = [scaled(lambda rollout: rollout.returns * by) for by in (1.0, 2.0)]  # noqa: B023
-    np.testing.assert_array_equal(returns[1], 2 * returns[0])
-    np.testing.assert_array_equal(again, returns)
-
-
-def test_a_function_is_called_once() -> None:
-    scaled = Columns(collect(small()).rollout_buffer).read("over_rollout", np.arange(4), np.asarray)
-    calls = []
-
-    def double(rollout: Batch) -> th.Tensor:
-        calls.append(len(rollout.returns))
-        return rollout.returns * 2
-
-    np.testing.assert_array_equal(scaled(double), scaled(double))
-    assert calls == [32]
-
-
 def test_without_a_rollout_a_batch_stands_for_it() -> None:
     batch = Batch(th.ones(2), th.ones(2), returns=th.tensor([1.0, 3.0]))
     assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
@@ -230,47 +171,6 @@ def test_an_error_of_a_loss_undoes_the_update(fast: bool) -> None:
     with pytest.raises(RuntimeError, match="set needs_kl = True"):
         model.train()
     assert all(map(th.equal, before, model.policy.parameters()))
-
-
-@dataclass(frozen=True)
-class Decayed(Objective):
-    """Depends on the weights of a network too."""
-
-    network: th.nn.Module
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        return decay(self.network) - (batch.ratio * batch.advantages).mean()
-
-
-@dataclass(frozen=True)
-class DecayedValues(ValueLoss):
-    network: th.nn.Module
-
-    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
-        return decay(self.network) + th.nn.functional.mse_loss(values, returns)
-
-
-def decay(network: th.nn.Module) -> th.Tensor:
-    return th.stack([(parameter**2).sum() for parameter in network.parameters()]).sum()
-
-
-@pytest.mark.parametrize(("part", "cls"), [("objective", Decayed), ("value_loss", DecayedValues)])
-def test_a_loss_of_the_weights_takes_the_reference_path(part: str, cls: Any) -> None:
-    def trained(fast: Any, weights: bool) -> Any:
-        model = small(PPOCustom, fast=fast, **{"objective": Clipped(0.2), part: cls(th.nn.Linear(1, 1))})
-        if weights:
-            setattr(model, part, cls(model.policy.mlp_extractor))
-        return collect(model)
-
-    model = trained("auto", weights=True)
-    before = [parameter.clone() for parameter in model.policy.parameters()]
-    with pytest.raises(ArgumentError, match=f"{cls.__name__}.loss depends on parameters in another way"):
-        model.train()
-    assert all(map(th.equal, before, model.policy.parameters()))
-    decayed, other = trained(False, weights=True), trained(False, weights=False)
-    for each in (decayed, other):
-        each.train()
-    assert decay(decayed.policy.mlp_extractor) < decay(other.policy.mlp_extractor)
 
 
 def test_spaces_of_one_part_have_old_parameters_of_their_own() -> None:

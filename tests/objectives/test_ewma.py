@@ -1,6 +1,5 @@
 """PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
 
-import io
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -9,20 +8,14 @@ import numpy as np
 import pytest
 import torch as th
 from engine_models import assert_same_update
-from gymnasium import spaces
 from masked_envs import MULTI, masked_envs
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from helpers import ACTION_SPACES, BOX, assert_same_weights, collect, flat_weights, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
-    Batch,
-    ExactKL,
-    KLAdaptive,
     NonFiniteError,
-    Objective,
     PPOClip,
     PPOCustom,
     RatioDeviation,
@@ -31,7 +24,6 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.objectives import (
     EWMA,
     SPO,
-    TRGPPO,
     AdaptiveKL,
     Clipped,
     KLHinge,
@@ -139,25 +131,6 @@ def test_a_failed_update_leaves_the_average_alone() -> None:
     assert th.equal(flat_weights(model), weights)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_an_average_goes_on_after_an_update_that_was_undone_at_its_end(
-    fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rate: Any = KLAdaptive(learning_rate=0.01)
-    model = small(PPOCustom, noise_envs(BOX), objective=EWMA(Clipped(0.2), DECAY), learning_rate=rate, fast=fast)
-    before = collect(model.learn(64)).proximal_policy
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    average, weight = before.average.clone(), float(before.total_weight)
-    monkeypatch.setattr(KLAdaptive, "after_update", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.train()
-    after = collect(model).proximal_policy
-    assert th.equal(after.average, average) and float(after.total_weight) == weight > 1
-
-
 def average_in_training(model: Any) -> th.Tensor:
     """Return the average with which the first update of a model begins."""
     average: th.Tensor = collect(model).proximal_policy.average
@@ -174,17 +147,6 @@ def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> Non
     assert th.equal(average_in_training(other), flat_weights(clipped))
 
 
-def test_an_average_begins_with_weights_that_a_user_loads() -> None:
-    trained, warm = make(Clipped(0.2)).learn(64), make(EWMA(Clipped(0.2)), seed=7)
-    warm.policy.load_state_dict(trained.policy.state_dict())
-    assert th.equal(average_in_training(warm), flat_weights(trained))
-    # Once the model has trained, its average is that of other weights.
-    warm.train()
-    assert not th.equal(average_in_training(warm), flat_weights(warm))
-    warm.policy.load_state_dict(trained.policy.state_dict())
-    assert th.equal(average_in_training(warm), flat_weights(trained))
-
-
 @pytest.mark.parametrize("trained", [False, True])
 def test_an_average_is_loaded_with_its_weights(trained: bool) -> None:
     source, model = make(EWMA(Clipped(0.2)), seed=9).learn(64), make(EWMA(Clipped(0.2)))
@@ -192,31 +154,6 @@ def test_an_average_is_loaded_with_its_weights(trained: bool) -> None:
         model.learn(64)
     model.set_parameters(source.get_parameters())
     assert th.equal(average_in_training(model), source.proximal_policy.average)
-
-
-def test_an_average_begins_with_the_weights_of_another_policy() -> None:
-    model, other = make(EWMA(Clipped(0.2))).learn(64), make(Clipped(0.2), policy_kwargs={"net_arch": [5]})
-    model.policy = other.policy
-    assert th.equal(average_in_training(model), flat_weights(other))
-
-
-class Normalized(FlattenExtractor):
-    """Observations, normalised by batch."""
-
-    def __init__(self, observation_space: spaces.Box):
-        super().__init__(observation_space)
-        self.normalization = th.nn.BatchNorm1d(self.features_dim)
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        normalized: th.Tensor = self.normalization(super().forward(observations))
-        return normalized
-
-
-def test_evaluating_the_proximal_policy_leaves_the_statistics_of_batches_alone() -> None:
-    extractor = {"policy_kwargs": {"features_extractor_class": Normalized}}
-    plain, averaged = (make(each, **extractor).learn(64) for each in (Clipped(0.2), EWMA(Clipped(0.2), DECAY)))
-    counts = [int(each.policy.features_extractor.normalization.num_batches_tracked) for each in (plain, averaged)]
-    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("exact_match", [True, False])
@@ -232,14 +169,6 @@ def test_an_average_is_left_out_by_other_objectives(exact_match: bool) -> None:
     assert_same_weights(PPOCustom.load(save(trained)), trained)
     trained.learn(32)
     assert_same_weights(PPOCustom.load(save(trained)), trained)
-
-
-def test_an_ewma_set_later_begins_then() -> None:
-    model = make(Clipped(0.2)).learn(32)
-    model.objective = EWMA(Clipped(0.2), DECAY)
-    weights = flat_weights(model)
-    collect(model)
-    assert th.equal(model.proximal_policy.average, weights)
 
 
 FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -284,44 +213,6 @@ def test_the_native_library_does_the_same(name: str, double_precision: Callable[
     th.testing.assert_close(fast.total_weight, reference.total_weight)
 
 
-class InPython(Objective):
-    """E[r A], which the library does not compute itself."""
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        return -(batch.ratio * batch.advantages).mean()
-
-
-@pytest.mark.parametrize(
-    ("within", "arguments", "why"),
-    [
-        (InPython(), {}, "an EWMA is around InPython, which the native library does not compute"),
-        (TRGPPO(), {}, "an EWMA is around TRGPPO, which reads the whole rollout"),
-        (
-            Clipped(0.2),
-            {"stop": ExactKL(0.1)},
-            "minibatches have a KL to the old policy and, because of an EWMA, others",
-        ),
-    ],
-)
-def test_why_it_does_not_take_the_fast_path(within: Any, arguments: dict[str, Any], why: str) -> None:
-    with pytest.raises(ArgumentError, match=f"because {why}"):
-        make(EWMA(within), ACTION_SPACES["Discrete"], fast=True, **arguments)
-
-
-class Still(EWMA):
-    """An average that nothing moves."""
-
-    def loss(self, batch: Batch) -> th.Tensor:
-        return 0 * super().loss(batch)
-
-
-def test_a_loss_of_a_subclass_is_that_of_all_paths() -> None:
-    model = make(Still(), ACTION_SPACES["Discrete"])
-    before = model.policy.action_net.weight.clone()
-    model.learn(64)
-    assert th.equal(model.policy.action_net.weight, before)
-
-
 @pytest.mark.parametrize(
     ("within", "decay", "name"),
     [(None, 0.5, "objective"), (Clipped(0.2), 1.5, "decay"), (EWMA(SPO(0.2)), 0.5, "objective")],
@@ -329,11 +220,3 @@ def test_a_loss_of_a_subclass_is_that_of_all_paths() -> None:
 def test_refused(within: Any, decay: float, name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^{name}="):
         EWMA(within, decay)
-
-
-def test_other_objectives_have_no_proximal_policy() -> None:
-    model = small(PPOClip).learn(32)
-    assert model.proximal_policy is None
-    file = io.BytesIO()
-    model.save(file)
-    assert_same_weights(PPOClip.load(file), model)

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import planned
 
 from own_objectives import SPO
 from sb3_ppo_variants import ArgumentError, Objective, PPOCustom, objectives
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.settings import assignments, read_setting
 from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, Unclipped, list_objectives, read_objective
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import build
@@ -81,26 +79,6 @@ def test_the_objectives_of_this_package_are_those_that_it_exports(monkeypatch: p
     assert read_objective("Novel(0.5)") == SPO(0.5)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ppo_custom:objective=Clipped(0.1),n_epochs=2",
-        "ppo_custom objective=Clipped(0.1), n_epochs=2",
-        " ppo_custom : objective = Clipped(0.1) ,n_epochs = 2",
-        "ppo_custom n_epochs=2,objective=Clipped(0.1)",
-    ],
-)
-def test_a_setting_is_written_as_in_its_label(text: str) -> None:
-    assert read_setting(text).label == "ppo_custom n_epochs=2, objective=Clipped(0.1)"
-    assert read_setting(read_setting(text).label) == read_setting(text)
-
-
-def test_commas_within_brackets_separate_no_arguments() -> None:
-    assert assignments("objective=mine:SPO(0.2, c=3, d=[1, 2]),n_epochs=5,policy_kwargs={'a': (1, 2)}") == {
-        "objective": "mine:SPO(0.2, c=3, d=[1, 2])", "n_epochs": 5, "policy_kwargs": {"a": (1, 2)},
-    }  # fmt: skip
-
-
 @pytest.mark.slow
 def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     algos = [
@@ -144,12 +122,6 @@ def test_a_mistyped_objective_is_refused_before_the_first_run(tmp_path: Path) ->
         main(["compare", *algos, "--out", str(tmp_path / "out")])
     found, _ = records.read(tmp_path / "out" / "records")
     assert not found
-
-
-def test_a_step_size_at_its_default_is_annealed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    algos = ["--algos", "own_objectives:PPOSPO", "--envs", "LunarLander-v3", "--seeds", "1", "--timesteps", "64"]
-    run = planned([*algos, "--anneal"]).runs[-1]
-    assert run.hyperparameters["learning_rate"] == "lin_0.0003"
 
 
 @pytest.mark.parametrize(

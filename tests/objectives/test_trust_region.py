@@ -10,11 +10,8 @@ from gymnasium import spaces
 
 from helpers import (
     ACTION_SPACES,
-    BOX,
-    collect,
     noise_envs,
     small,
-    update,
 )
 from sb3_ppo_variants import ArgumentError, Batch, MissingKLError, PPOCustom
 from sb3_ppo_variants.kl import divergences_of
@@ -155,17 +152,6 @@ def test_the_range_of_parts_that_do_not_always_count_is_not_known(seed: int) -> 
     small(PPOCustom, env, objective=TRGPPO(), seed=seed)
 
 
-def test_the_check_of_the_distribution_changes_no_random_state() -> None:
-    """SB3 seeds everything before it makes the policy, so what is drawn after both is the same."""
-    drawn = []
-    for objective in (SPO(0.2), TRGPPO()):
-        env = noise_envs(BOX)
-        env.observation_space.seed(0)
-        model = small(PPOCustom, env, objective=objective, seed=3)
-        drawn.append((th.rand(3).tolist(), env.observation_space.sample().tolist(), model.policy.training))
-    assert drawn[0] == drawn[1]
-
-
 class OfDiscreteActions(SPO):
     """Knows Jensen-Shannon divergences only."""
 
@@ -180,14 +166,3 @@ def test_an_objective_refuses_a_distribution_before_the_first_step(wrap: Any) ->
     with pytest.raises(MissingKLError, match="the Jensen-Shannon divergence of the action distribution DiagGaussian"):
         small(PPOCustom, objective=objective)
     assert small(PPOCustom, noise_envs(spaces.Discrete(3)), objective=objective).learn(16).num_timesteps > 0
-
-
-class OneEnd(TRGPPO):
-    def per_sample(self, rollout: Any) -> Any:
-        return super().per_sample(rollout)[:, :1]
-
-
-@pytest.mark.usefixtures("natively")
-def test_the_library_reads_no_numbers_that_are_not_there() -> None:
-    with pytest.raises(ValueError, match=r"per_sample: .* of shape \(32, 1\); the library takes .* of \(32, 2\)"):
-        update(collect(small(PPOCustom, objective=OneEnd(), fast=False)), True)

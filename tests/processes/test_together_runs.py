@@ -1,7 +1,6 @@
 """Runs of several processes: steps, statistics, callbacks, checkpoints."""
 
 import io
-import pickle
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,15 @@ import torch.distributed as dist
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
-from helpers import flat_weights, save
+from helpers import flat_weights
 from ranks import answers
-from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, Objective, PPOAdaptiveKL, PPOClip, PPOCustom
-from sb3_ppo_variants.processes import current
-from sb3_ppo_variants.processes.moments import explained_variance, merge_moments
-from sb3_ppo_variants.recipes import load, recipe, train
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from sb3_ppo_variants.processes.moments import merge_moments
+from sb3_ppo_variants.recipes import recipe
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}
 
@@ -98,88 +95,7 @@ def test_counts_statistics_and_files_are_those_of_all(tmp_path: Path) -> None:
     assert (tmp_path / "1" / "progress.csv").stat().st_size == 0
 
 
-class Resets(BaseCallback):
-    """Records all observations that the statistics are of, and resets the environments where it can."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[np.ndarray] = []
-
-    def _keep(self) -> None:
-        assert isinstance(self.training_env, VecNormalize)
-        self.seen.append(np.asarray(self.training_env.get_original_obs()))
-
-    def _reset(self) -> None:
-        self.model._last_obs = self.training_env.reset()  # type: ignore[assignment]
-        self._keep()
-
-    def _on_training_start(self) -> None:
-        self._keep()
-        self._reset()
-
-    def _on_rollout_start(self) -> None:
-        if dist.get_rank() == 1:
-            self._reset()
-
-    def _on_step(self) -> bool:
-        self._keep()
-        return True
-
-
-def normalized() -> tuple[np.ndarray, bytes, list[Any]]:
-    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, seed=5))
-    model, seen = PPOClip("MlpPolicy", env, **SETTINGS), []
-    for _ in range(2):
-        model.learn(256, callback=(resets := Resets()))
-        seen += resets.seen
-    moments = [env.obs_rms, env.ret_rms]
-    assert all(isinstance(each, RunningMeanStd) for each in moments)
-    return np.concatenate(seen), pickle.dumps(moments), moments
-
-
-def test_statistics_are_those_of_all_observations() -> None:
-    """Of steps and all resets: at the beginning of each call of learn(), and by callbacks of one or all processes."""
-    (first, digest, (moments, _)), (second, other_digest, _) = answers(normalized, 2)
-    assert digest == other_digest
-    seen = np.concatenate([first, second]).astype(np.float64)
-    # The initial statistics, with mean 0 and variance 1, count as 0.0001 observations.
-    count = len(seen) + 1e-4
-    mean = seen.sum(axis=0) / count
-    assert moments.count == pytest.approx(count, abs=1e-9)
-    np.testing.assert_allclose(moments.mean, mean, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(moments.var, (1e-4 + (seen**2).sum(axis=0)) / count - mean**2, rtol=1e-5)
-
-
 RECIPE = recipe("ppo_clip", "CartPole-v1", n_envs=2, normalize=True, **SETTINGS)
-
-
-def trained_twice(folder: str) -> tuple[np.ndarray, list[str]]:
-    for seed in (1, 2):
-        model = train(RECIPE, folder, seed, timesteps=512)
-    dist.barrier()
-    return flat_weights(model).numpy(), sorted(path.name for path in Path(folder).rglob("*"))
-
-
-def test_a_recipe_is_saved_by_rank_0_in_place_of_an_earlier_run(tmp_path: Path) -> None:
-    of_each = answers(trained_twice, 2, str(tmp_path))
-    model, _ = load(RECIPE, tmp_path)
-    for weights, files in of_each:
-        np.testing.assert_array_equal(weights, flat_weights(model))
-        assert files == ["0.monitor.csv", "1.monitor.csv", "model.zip", "vecnormalize.pkl"]
-    steps = load_results(str(tmp_path))["l"].sum()
-    assert 0 < steps <= 256, "only those of the last run, and of the environments of rank 0"
-
-
-def converted() -> list[np.ndarray]:
-    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
-    models = (model, PPOAdaptiveKL.from_ppo(model), PPOClip.load(save(model)))
-    return [flat_weights(each).numpy() for each in models]
-
-
-def test_every_process_can_convert_and_copy_a_model() -> None:
-    for original, other, copy in answers(converted, 2):
-        np.testing.assert_array_equal(original, other)
-        np.testing.assert_array_equal(original, copy)
 
 
 class Stops(BaseCallback):
@@ -228,32 +144,6 @@ class Seen(BaseCallback):
         return True
 
 
-class Plain(Objective):
-    """Neither a dataclass nor with a ``repr`` of its own."""
-
-    def loss(self, batch: Any) -> th.Tensor:
-        return -(batch.ratio * batch.advantages).mean()
-
-
-def window() -> tuple[int, list[float]]:
-    model = PPOCustom(
-        "MlpPolicy",
-        make_vec_env("CartPole-v1", n_envs=2),
-        **{**SETTINGS, "n_steps": 128, "learning_rate": lambda progress: 1e-3 * progress},
-        stats_window_size=3,
-        policy_kwargs={"activation_fn": lambda: th.nn.LeakyReLU(0.1)},
-        objective=Plain(),
-    )
-    model.learn(1024, callback=(seen := Seen()))
-    return seen.most, [episode["r"] for episode in model.ep_info_buffer or ()]
-
-
-def test_the_window_of_episodes_and_arguments_without_names() -> None:
-    (most, episodes), (own_most, own_episodes) = answers(window, 2)
-    assert most == own_most == len(episodes) == 3
-    assert episodes == own_episodes
-
-
 def seeded() -> list[np.ndarray]:
     """Return the first observations if the ranks have seeds of their own, and if the environments have been reset."""
     found = []
@@ -274,19 +164,6 @@ def test_seeds_of_all_environments_differ() -> None:
     for of_second in (second, second_reset):
         np.testing.assert_array_equal(of_second, [env.reset(seed=seed)[0] for seed in (12, 13)])
     assert not np.isin(first, second).any() and not np.isin(first_reset, second_reset).any()
-
-
-def explained(offset: float) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    returns = (offset + rng.normal(size=(2, 500))).astype(np.float32)
-    values = (returns + 0.5 * rng.normal(size=returns.shape)).astype(np.float32)
-    own, expected = dist.get_rank(), 1 - np.var(returns - np.float64(values)) / np.var(returns, dtype=np.float64)
-    return explained_variance(values[own], returns[own], current("auto")), float(expected)
-
-
-def test_explained_variance_of_large_returns() -> None:
-    for found, expected in answers(explained, 2, 1e5):
-        assert found == pytest.approx(expected, rel=1e-9)
 
 
 def part(folder: str, until: int, resumed: bool) -> tuple[np.ndarray, float]:
@@ -315,35 +192,6 @@ def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
         assert coef == expected_coef
     with pytest.raises(ArgumentError, match="the run had 2 processes and cannot be resumed exactly with 1"):
         part(str(tmp_path / "cut"), 512, True)
-
-
-class Normalised(BaseFeaturesExtractor):
-    """Features whose running means are buffers of the policy."""
-
-    def __init__(self, observation_space: gym.Space):
-        super().__init__(observation_space, 4)
-        self.norm = th.nn.BatchNorm1d(4)
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        normalised: th.Tensor = self.norm(observations)
-        return normalised
-
-
-def with_buffers(folder: str) -> tuple[np.ndarray, np.ndarray]:
-    checkpoints = ExactCheckpointCallback(128, f"{folder}/whole")
-    whole = PPOClip(
-        "MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), seed=1,
-        policy_kwargs={"features_extractor_class": Normalised}, **SETTINGS,
-    ).learn(384, checkpoints)  # fmt: skip
-    env = make_vec_env("CartPole-v1", n_envs=2)
-    resumed = PPOClip.resume(f"{folder}/whole/step_000000256", env, device="cpu")
-    resumed.learn(128, ExactCheckpointCallback(128, f"{folder}/resumed"), reset_num_timesteps=False)
-    return flat_weights(whole).numpy(), flat_weights(resumed).numpy()
-
-
-def test_a_resumed_run_has_the_buffers_of_the_whole_run(tmp_path: Path) -> None:
-    for whole, resumed in answers(with_buffers, 2, str(tmp_path)):
-        np.testing.assert_array_equal(resumed, whole)
 
 
 class Heads(BaseFeaturesExtractor):

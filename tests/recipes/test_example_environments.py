@@ -7,10 +7,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-from examples.environments import HiddenNumbers, LowOrHigh, MoveOrKick, Scheduling
+from examples.environments import LowOrHigh, MoveOrKick, Scheduling
 
 VELOCITIES = {"CartPoleNoVel-v1": [1, 3], "PendulumNoVel-v1": [2], "LunarLanderNoVel-v3": [2, 3, 5]}
 
@@ -116,22 +115,6 @@ def test_time_limits_and_thresholds_are_those_of_the_whole_tasks() -> None:
         assert (spec.max_episode_steps, spec.reward_threshold) == (whole.max_episode_steps, whole.reward_threshold)
 
 
-@pytest.mark.usefixtures("ours")
-@pytest.mark.parametrize(("arguments", "length"), [({}, 200), ({"max_episode_steps": 300}, 300)])
-def test_the_time_limit_can_be_changed(arguments: dict[str, Any], length: int) -> None:
-    env = gym.make("PendulumNoVel-v1", **arguments)
-    env.reset(seed=0)
-    truncated = [bool(env.step(np.zeros(1, np.float32))[3]) for _ in range(length)]
-    assert truncated == [False] * (length - 1) + [True]
-
-
-def test_entries_are_hidden_even_if_they_are_infinite() -> None:
-    hidden = HiddenNumbers(gym.make("CartPole-v1"), [1, 3])
-    observation = np.array([1.0, np.inf, np.nan, -np.inf])
-    np.testing.assert_array_equal(hidden.observation(observation), [1.0, 0.0, np.nan, 0.0])
-    assert np.isinf(observation[1])
-
-
 def move_or_kick(env: MoveOrKick, choice: int, vector: Any) -> Any:
     given = np.array(vector, np.float32)
     vectors = {"move": 0 * given, "kick": 0 * given, ("move", "kick")[choice]: given}
@@ -155,14 +138,6 @@ def test_a_move_to_the_ball_and_a_kick_into_the_goal_are_best(n_dimensions: int)
         assert reward == pytest.approx(0.9 - math.dist(to_goal, kick)) and ended and not cut_off
 
 
-def test_moves_earn_what_they_bring_the_player_closer() -> None:
-    """Past the ball and back, moves earn nothing but their cost, so that a detour does not pay."""
-    env = MoveOrKick()
-    to_ball, _ = np.split(env.reset(seed=3)[0], 2)
-    there, back = (move_or_kick(env, 0, sign * to_ball / 2)[1] for sign in (1, -1))
-    assert there == pytest.approx(math.hypot(*to_ball) / 2 - 0.1) and there + back == pytest.approx(-0.2)
-
-
 def test_the_ball_lies_in_every_direction() -> None:
     """The mean of unit vectors in uniform directions is 0, and that of their squares 1/2 in each of two dimensions."""
     env = MoveOrKick()
@@ -178,22 +153,3 @@ def test_a_player_who_never_kicks_is_cut_off() -> None:
     ends = [(False, False), (False, False), (False, True)]
     assert [move_or_kick(env, 0, [0, 0])[2:4] for _ in range(3)] == ends
     check_env(env, skip_render_check=True)
-
-
-@pytest.mark.parametrize(
-    ("factorised", "space", "actions"),
-    [
-        (False, spaces.Discrete(50), [19, 4, 28]),
-        (True, spaces.MultiDiscrete([2, 5, 5]), [np.array(each) for each in ([0, 3, 4], [0, 0, 4], [1, 0, 3])]),
-    ],
-)
-def test_bins_of_move_or_kick(factorised: bool, space: spaces.Space[Any], actions: list[Any]) -> None:
-    """With five bins, the lengths are -1, -0.5, 0, 0.5 and 1: 19 = 3 * 5 + 4 moves by (0.5, 1), and so on."""
-    env, cut = MoveOrKick(), MoveOrKick(n_bins=5, factorised=factorised)
-    assert cut.action_space == space
-    assert env.reset(seed=2)[0].tolist() == cut.reset(seed=2)[0].tolist()
-    meant: list[tuple[int, list[float]]] = [(0, [0.5, 1]), (0, [-1, 1]), (1, [-1, 0.5])]
-    for action, (choice, vector) in zip(actions, meant, strict=True):
-        expected, found = move_or_kick(env, choice, vector), cut.step(action)
-        assert found[0].tolist() == pytest.approx(expected[0].tolist()) and found[1:] == expected[1:]
-    check_env(cut, skip_render_check=True)

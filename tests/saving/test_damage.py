@@ -6,28 +6,22 @@ import random
 import zipfile
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from forging import Members, change_state, serialize, unzip, zip_members
-from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
+from forging import Members, change_state, unzip, zip_members
+from stable_baselines3 import PPO
 
-from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs, save
-from sb3_ppo_variants import DamagedFileError, PPOClip, PPOFixedKL
+from helpers import BOX, noise_envs, save, small
+from sb3_ppo_variants import DamagedFileError, PPOClip
 
 
 @cache
 def saved(cls: Any) -> bytes:
     """Return a file of ours, whose members are hashed, or one of SB3's, whose members are not."""
-    file = io.BytesIO()
-    env = noise_envs(BOX)
-    net_arch = {"net_arch": [8]}
-    cls("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu", policy_kwargs=net_arch).learn(16).save(file)
-    return file.getvalue()
+    return save(small(cls, n_steps=8, policy_kwargs={"net_arch": [8]}).learn(16)).getvalue()
 
 
 def contents(model: Any) -> str:
@@ -42,8 +36,8 @@ def contents(model: Any) -> str:
     )
 
 
-def load(content: bytes, cls: Any = PPOClip) -> Any:
-    return cls.load(io.BytesIO(content), device="cpu")
+def load(content: bytes) -> Any:
+    return PPOClip.load(io.BytesIO(content), device="cpu")
 
 
 @pytest.mark.parametrize("cls", [PPOClip, PPO])
@@ -51,7 +45,7 @@ def test_truncated(cls: Any) -> None:
     content = saved(cls)
     for length in np.linspace(0, len(content) - 1, 45).astype(int):
         # A truncated file may still end with a complete archive, which is inside its last member.
-        with pytest.raises(DamagedFileError, match=r"zip archive cannot be read; it wasn't a zip-file|data is missing"):
+        with pytest.raises(DamagedFileError, match=r"zip archive cannot be read|data is missing"):
             load(content[:length])
 
 
@@ -76,43 +70,28 @@ def test_bit_flips_are_seen_or_change_nothing(cls: Any, n_flips: int, where: str
     assert named > n_flips / 3
 
 
+def without(members: Members, name: str) -> Members:
+    return {key: member for key, member in members.items() if key != name}
+
+
 def with_data(members: Members, change: Callable[[dict[str, Any]], Any]) -> Members:
     data = json.loads(members["data"])
     change(data)
     return {**members, "data": json.dumps(data).encode()}
 
 
-def without(members: Members, name: str) -> Members:
-    return {key: member for key, member in members.items() if key != name}
-
-
 POLICY, OPTIMIZER = "policy.pth", "policy.optimizer.pth"
 # A change of the members, and the part that the error names. Files of ours have hashes, with which all are noticed.
 FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
     "no data": (lambda m: without(m, "data"), "data is missing"),
-    "no policy": (lambda m: without(m, POLICY), "policy is missing"),
-    "no optimizer": (lambda m: without(m, OPTIMIZER), "policy.optimizer is missing"),
-    "no variables": (lambda m: without(m, "pytorch_variables.pth"), "pytorch_variables is missing"),
-    "empty data": (lambda m: {**m, "data": b""}, "data is not JSON"),
-    "data of a list": (lambda m: {**m, "data": b"[1]"}, "data is not a JSON object"),
+    "no policy": (lambda m: without(m, POLICY), "the parameters do not fit .*expected .*policy"),
+    "no optimizer": (lambda m: without(m, OPTIMIZER), "the parameters do not fit .*policy.optimizer"),
     "empty policy": (lambda m: {**m, POLICY: b""}, "policy cannot be read"),
-    "policy of a list": (lambda m: {**m, POLICY: serialize([1])}, "policy is a list, not a dictionary"),
-    "policy for optimizer": (lambda m: {**m, OPTIMIZER: m[POLICY]}, "policy.optimizer does not fit this model"),
-    "another member": (lambda m: {**m, "policy.extra.pth": m[POLICY]}, "policy.extra is not part of this model"),
-    "no weight": (
-        lambda m: change_state(m, POLICY, lambda state: state.pop("value_net.bias")),
-        "policy does not fit this model: .*value_net.bias",
-    ),
     "a weight of another shape": (
         lambda m: change_state(m, POLICY, lambda state: state.update({"value_net.bias": th.ones(2)})),
-        "policy does not fit this model: .*value_net.bias",
-    ),
-    "fewer groups": (
-        lambda m: change_state(m, OPTIMIZER, lambda state: state["param_groups"].clear()),
-        "policy.optimizer does not fit this model",
+        "the parameters do not fit .*value_net.bias",
     ),
     "no policy class": (lambda m: with_data(m, lambda data: data.pop("policy_class")), "policy_class is missing"),
-    "no batch size": (lambda m: with_data(m, lambda data: data.pop("batch_size")), "data has no batch_size"),
     "a broken pickle": (
         lambda m: with_data(m, lambda data: data["clip_range"].update({":serialized:": "AAAA"})),
         "clip_range cannot be unpickled",
@@ -124,18 +103,11 @@ FAULTS: dict[str, tuple[Callable[[Members], Members], str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_of_members(fault: str, cls: Any) -> None:
     change, part = FAULTS[fault]
-    if cls is PPOClip and not part.endswith("missing"):
-        part = r"[\w.]+ is not what was saved"
+    if cls is PPOClip:
+        part = r"[\w.]+ is (not what was saved|missing)"
     file = zip_members(change(unzip(io.BytesIO(saved(cls)))))
     with pytest.raises(DamagedFileError, match=rf"(?s)BytesIO: ({part}|data is not what was saved)"):
         PPOClip.load(file, env=noise_envs(BOX))
-
-
-@pytest.mark.parametrize("device", ["meta", "cuda:99", 3])
-def test_the_device_is_that_of_the_argument(device: Any) -> None:
-    """SB3 writes none to its files. One that is there could make the model unusable on this machine."""
-    file = zip_members(with_data(unzip(io.BytesIO(saved(PPO))), lambda data: data.update(device=device)))
-    assert load(file.getvalue()).device == th.device("cpu")
 
 
 def test_weights_that_are_not_finite() -> None:
@@ -150,19 +122,20 @@ def test_weights_that_are_not_finite() -> None:
 @pytest.mark.parametrize(
     ("wrong", "fault"),
     [
-        ({"policy": {"value_net.bias": th.zeros(7)}}, "policy does not fit this model: "),
-        ({"policy.optimizer": {"state": {}, "param_groups": []}}, "policy.optimizer does not fit this model"),
-        ({"nope": {}}, "nope is not part of this model"),
-        ({"learning_rate": {}}, "learning_rate is not part of this model"),
+        ({"policy": {"value_net.bias": th.zeros(7)}}, "value_net.bias"),
+        ({"policy.optimizer": {"state": {}, "param_groups": []}}, "different number of parameter groups"),
+        ({"learning_rate": {}}, "no attribute 'load_state_dict'"),
     ],
 )
 def test_parameters_are_set_all_or_none(wrong: dict[str, Any], fault: str) -> None:
     model = load(saved(PPOClip))
     before = contents(model)
     zeros = {name: th.zeros_like(parameter) for name, parameter in model.policy.action_net.state_dict().items()}
-    with pytest.raises(DamagedFileError, match=f"the given parameters: {fault}"):
+    with pytest.raises(
+        DamagedFileError, match=rf"(?s)the given parameters: the parameters do not fit this model: .*{fault}"
+    ):
         model.set_parameters({"policy.action_net": zeros, **wrong}, exact_match=False)
-    with pytest.raises(DamagedFileError, match=r"policy.optimizer is missing"):
+    with pytest.raises(DamagedFileError, match=r"the parameters do not fit .*policy.optimizer"):
         model.set_parameters({"policy": model.policy.state_dict()})
     with pytest.raises(DamagedFileError, match="BytesIO: the zip archive"):
         model.set_parameters(io.BytesIO(saved(PPOClip)[:-1]))
@@ -172,42 +145,6 @@ def test_parameters_are_set_all_or_none(wrong: dict[str, Any], fault: str) -> No
     assert all(parameter.any() for parameter in model.policy.value_net.parameters())
 
 
-SMALL = {"buffer_size": 10}
-OTHERS: dict[Any, tuple[str, str, dict[str, Any]]] = {
-    A2C: ("MlpPolicy", "Box", {}),
-    SAC: ("MlpPolicy", "Box", SMALL),
-    TD3: ("MlpPolicy", "Box", SMALL),
-    DDPG: ("MlpPolicy", "Box", SMALL),
-    DQN: ("MlpPolicy", "Discrete", SMALL),
-}
-if find_spec("sb3_contrib"):
-    OTHERS[import_module("sb3_contrib").TRPO] = ("MlpPolicy", "Box", {})
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("other", OTHERS)
-def test_another_algorithm(other: Any, variant: Any) -> None:
-    policy, actions, arguments = OTHERS[other]
-    env = noise_envs(ACTION_SPACES[actions], n_envs=1)
-    file = save(other(policy, env, device="cpu", **arguments))
-    with pytest.raises(DamagedFileError, match="BytesIO: data has no"):
-        variant.load(file, env=env)
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("other", VARIANTS)
-def test_another_variant(variant: Any, other: Any) -> None:
-    if variant is other:
-        derived = type("Derived", (variant,), {})
-        assert contents(load(saved(variant), derived)) == contents(load(saved(variant), variant))
-        return
-    with pytest.raises(DamagedFileError, match=f"this is a {other.__name__}, not a {variant.__name__}"):
-        load(saved(other), variant)
-    load(saved(variant), variant).set_parameters(io.BytesIO(saved(other)))
-
-
 def test_a_missing_file_is_missing() -> None:
     with pytest.raises(FileNotFoundError):
-        PPOFixedKL.load("no/such/file")
+        PPOClip.load("no/such/file")

@@ -1,7 +1,5 @@
 """A run that is interrupted and resumed gives exactly the results of an uninterrupted run."""
 
-import argparse
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +8,24 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
-from resuming import KillAt, Killed, assert_exact, exact, pendulums, run, state
+from masked_envs import MULTI, masked_envs
+from resuming import KINDS, assert_exact, exact, of_kind, pendulums, run, state
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
-from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
+from helpers import BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
+from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model(kind: str, tmp_path: Path) -> None:
+    make_env, make_model = of_kind(kind)
+    assert_exact(make_model, make_env, tmp_path, 200, 64, 150)
 
 
 @pytest.mark.sampled(4)
@@ -35,48 +41,6 @@ def test_wherever_it_is_cut(kill_at: int, tmp_path: Path) -> None:
     exact(PPOAdaptiveKL, pendulums, tmp_path, kill_at, desired_kl=1e-3)
 
 
-def test_in_processes_that_are_watched(tmp_path: Path) -> None:
-    exact(PPOClip, lambda: pendulums(SafeSubprocVecEnv, start_method="fork"), tmp_path)
-
-
-@pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])
-def test_in_vector_environments_of_gymnasium(mode: str, tmp_path: Path) -> None:
-    exact(PPOClip, lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode=mode), tmp_path)
-
-
-@pytest.mark.parametrize("vec_env_cls", [DummyVecEnv, SubprocVecEnv, SafeSubprocVecEnv])
-def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, tmp_path: Path) -> None:
-    """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""
-    pytest.importorskip("Box2D")
-    make = partial(make_vec_env, "BipedalWalker-v3", 2, seed=1, vec_env_cls=vec_env_cls)
-    end, _ = assert_exact(lambda: small(env=make()), make, tmp_path, 2400, 600, 1500)
-    assert len(end["episodes"]) > 2
-
-
-def test_in_envpool(tmp_path: Path) -> None:
-    exact(PPOClip, lambda: make_envpool_vec_env("Pendulum-v1", 2), tmp_path)
-
-
-@pytest.mark.slow
-def test_in_the_vector_environment_of_ale(tmp_path: Path) -> None:
-    make = lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2)  # noqa: E731
-    narrow = {"features_extractor_kwargs": {"features_dim": 8}}
-    exact(PPOClip, make, tmp_path, policy="CnnPolicy", policy_kwargs=narrow)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecNormalize(VecFrameStack(env, 3)), "stacked last"])
-@pytest.mark.parametrize("fast", [True, False])
-def test_wrappers(wrap: Any, fast: bool, tmp_path: Path) -> None:
-    if wrap == "stacked last":
-        wrap = lambda env: VecFrameStack(VecNormalize(env, gamma=0.9), 2)  # noqa: E731
-    exact(PPOClip, lambda: wrap(pendulums()), tmp_path, fast=fast)
-
-
-def test_two_normalizations(tmp_path: Path) -> None:
-    exact(PPOClip, lambda: VecNormalize(VecNormalize(pendulums(), norm_obs=False)), tmp_path)
-
-
 class Slowing(VecNormalize):
     """A wrapper whose rewards depend on state that ``VecNormalize`` does not have."""
 
@@ -90,30 +54,48 @@ class Slowing(VecNormalize):
         return observations, rewards * self.factor, dones, infos
 
 
-def test_a_normalization_of_ones_own(tmp_path: Path) -> None:
-    exact(PPOClip, lambda: Slowing(pendulums()), tmp_path / "exact")
-    small(PPOClip, Slowing(pendulums())).learn(64, callback=ExactCheckpointCallback(32, tmp_path / "ckpt"))
-    with pytest.raises(ArgumentError, match="env has a VecNormalize, but the run had a Slowing"):
-        PPOClip.resume(tmp_path / "ckpt", VecNormalize(pendulums()))
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("actions", ACTION_SPACES)
-def test_action_spaces(actions: str, tmp_path: Path) -> None:
-    exact(PPOClip, lambda: noise_envs(ACTION_SPACES[actions]), tmp_path)
-
-
-def test_dictionaries(tmp_path: Path) -> None:
-    space = gym.spaces.Dict({"b": gym.spaces.Box(-1, 1, (2,)), "a": gym.spaces.Discrete(3)})
-    make = lambda: noise_envs(ACTION_SPACES["Discrete"], space)  # noqa: E731
-    exact(PPOClip, make, tmp_path, policy="MultiInputPolicy")
-
-
-@pytest.mark.slow
-def test_atari_whose_episodes_are_lives(tmp_path: Path) -> None:
+def atari() -> VecEnv:
     gym.register_envs(pytest.importorskip("ale_py"))
-    make = lambda: VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", 2, seed=1), 4)  # noqa: E731
-    exact(PPOClip, make, tmp_path, policy="CnnPolicy")
+    return VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", 2, seed=1), 4)
+
+
+ENVIRONMENTS: dict[str, Any] = {
+    "workers": lambda: pendulums(SafeSubprocVecEnv, start_method="fork"),
+    "gymnasium's": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="sync"),
+    "gymnasium's workers": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="async"),
+    "gymnasium's own": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="vector_entry_point"),
+    "EnvPool": lambda: make_envpool_vec_env("Pendulum-v1", 2),
+    "normalised": lambda: VecNormalize(pendulums()),
+    "normalised stacks": lambda: VecNormalize(VecFrameStack(pendulums(), 3)),
+    "stacks of normalised": lambda: VecFrameStack(VecNormalize(pendulums(), gamma=0.9), 2),
+    "normalised twice": lambda: VecNormalize(VecNormalize(pendulums(), norm_obs=False)),
+    "normalised by an own wrapper": lambda: Slowing(pendulums()),
+    "masked workers": lambda: VecNormalize(masked_envs(MULTI, n_envs=2, vec_env=SafeSubprocVecEnv)),
+    "ALE's": lambda: make_ale_vec_env("BreakoutNoFrameskip-v4", 2),
+    "lives of Atari": atari,
+}
+SLOW = pytest.mark.slow
+LONG = ("masked workers", "ALE's", "lives of Atari")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) if name in LONG else name for name in ENVIRONMENTS])
+def test_environments_and_wrappers(name: str, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"policy": "MaskableMlpPolicy"} if "masked" in name else {}
+    if name in ("ALE's", "lives of Atari"):
+        more = {"policy_kwargs": {"features_extractor_kwargs": {"features_dim": 8}}}
+    exact(PPOClip, ENVIRONMENTS[name], tmp_path, **more)
+
+
+@pytest.mark.parametrize(
+    "vec_env_cls",
+    [DummyVecEnv, pytest.param(SubprocVecEnv, marks=SLOW), pytest.param(SafeSubprocVecEnv, marks=SLOW)],
+)
+def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, tmp_path: Path) -> None:
+    """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""
+    pytest.importorskip("Box2D")
+    make = partial(make_vec_env, "BipedalWalker-v3", 2, seed=1, vec_env_cls=vec_env_cls)
+    end, _ = assert_exact(lambda: small(env=make()), make, tmp_path, 2400, 600, 1500)
+    assert len(end["episodes"]) > 2
 
 
 @pytest.mark.parametrize("log_interval", [2, 3, None])
@@ -188,51 +170,3 @@ def test_a_gpu_that_is_no_longer_there_is_warned_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(th.cuda, "device_count", lambda: 0)
     with pytest.warns(UserWarning, match="There is no cuda:0"):
         set_random_state({**get_random_state(), "cuda": [np.zeros(16, np.uint8)]})
-
-
-ZOO: dict[str, Any] = {
-    "n_envs": 2,
-    "normalize": True,
-    "frame_stack": 2,
-    "n_timesteps": 200,
-    "policy": "MlpPolicy",
-    "n_steps": 16,
-    "batch_size": 16,
-    "learning_rate": "lin_1e-3",
-}
-
-
-@pytest.mark.slow
-def test_a_run_of_the_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_zoo3 import exp_manager
-
-    monkeypatch.setitem(exp_manager.ALGOS, "ppo_clip", PPOClip)
-
-    def experiment(name: str) -> tuple[Any, Any]:
-        folder = tmp_path / name
-        callback = {"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": str(folder / "ckpt")}}
-        config = tmp_path / f"{name}.yml"  # JSON is YAML.
-        config.write_text(json.dumps({"Pendulum-v1": {**ZOO, "callback": callback}}))
-        arguments: dict[str, Any] = {
-            "config": str(config),
-            "seed": 1,
-            "eval_freq": -1,
-            "device": "cpu",
-            "log_interval": 1,
-        }
-        names = argparse.Namespace(algo="ppo_clip", env="Pendulum-v1")
-        manager = exp_manager.ExperimentManager(names, "ppo_clip", "Pendulum-v1", str(folder), **arguments)
-        made = manager.setup_experiment()
-        assert made is not None
-        return manager, made[0]
-
-    manager, whole = experiment("whole")
-    manager.learn(whole)
-    manager, cut = experiment("cut")
-    manager.callbacks.append(KillAt(150))
-    with pytest.raises(Killed):
-        manager.learn(cut)
-    manager, new = experiment("cut")
-    model = PPOClip.resume(tmp_path / "cut" / "ckpt", new.env, device="cpu")
-    model.learn(model.remaining_timesteps, callback=manager.callbacks, reset_num_timesteps=False)
-    assert state(model) == state(whole)

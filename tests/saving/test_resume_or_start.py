@@ -1,31 +1,36 @@
 """A script that is submitted repeatedly continues where it stopped."""
 
-import inspect
+import multiprocessing
+import os
+import random
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch as th
 from resuming import KillAt, Killed, pendulums, state, steps
 from scipy.interpolate import interp1d
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import VecNormalize
-from torch import nn
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from helpers import VARIANTS
-from sb3_ppo_variants import ArgumentError, DamagedFileError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
-from sb3_ppo_variants.objectives import AdaptiveKL, AdaptiveReverseKL, Clipped, Unclipped
-from sb3_ppo_variants.saving.checkpoint import Checkpoint, get_arguments
+from helpers import VARIANTS, small
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, KLAdaptive, PPOClip, PPOCustom
+from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, Unclipped
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
 
 ARGUMENTS: dict[str, Any] = {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3, "device": "cpu"}
 
 
-def submitted(cls: Any, folder: Path, kill_at: int | None = None, total: float = 200, **more: Any) -> Any:
+def start(cls: Any, folder: Path, policy: Any = "MlpPolicy", workers: Any = DummyVecEnv, **more: Any) -> Any:
+    env = VecNormalize(pendulums(workers, **({} if workers is DummyVecEnv else {"start_method": "fork"})))
+    return cls.resume_or_start(folder, policy, env, **{**ARGUMENTS, **more})
+
+
+def submitted(cls: Any, folder: Path, others: Any = (), total: float = 200, **more: Any) -> Any:
     """Run the script."""
-    model = cls.resume_or_start(folder, "MlpPolicy", VecNormalize(pendulums()), **{**ARGUMENTS, **more})
-    checkpoints = ExactCheckpointCallback(64, folder, at_end=True)
-    return model.learn_to(total, callback=[checkpoints, *([KillAt(kill_at)] if kill_at else [])])
+    return start(cls, folder, **more).learn_to(total, [ExactCheckpointCallback(64, folder, at_end=True), *others])
 
 
 @pytest.mark.sampled(2)
@@ -34,22 +39,43 @@ def test_it_goes_on_until_it_is_done(variant: Any, tmp_path: Path) -> None:
     whole = submitted(variant, tmp_path / "whole")
     for kill_at in (20, 100, 180):
         with pytest.raises(Killed):
-            submitted(variant, tmp_path / "cut", kill_at)
+            submitted(variant, tmp_path / "cut", [KillAt(kill_at)])
     cut = submitted(variant, tmp_path / "cut")
     assert state(cut) == state(whole)
     assert whole.num_timesteps == 224  # 200 steps, rounded up to complete rollouts.
-    again = submitted(variant, tmp_path / "cut", kill_at=1)  # There is nothing left to do.
+    again = submitted(variant, tmp_path / "cut", [KillAt(1)])  # There is nothing left to do.
     assert state(again) == state(whole)
     assert steps(tmp_path / "cut")[-1] == "step_000000224"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("learning_rate", 1e-4), ("n_epochs", 3), ("clip_range", 0.3), ("seed", 4)]
-)
-def test_arguments_of_another_run_are_refused(name: str, value: Any, tmp_path: Path) -> None:
-    submitted(PPOClip, tmp_path)
-    with pytest.raises(ArgumentError, match=rf"{name}=.*, but the run in .* has "):
-        submitted(PPOClip, tmp_path, **{name: value})
+def job(folder: Path, workers: Any) -> None:
+    """Run the script in a process group of its own."""
+    os.setpgrp()
+    submitted(PPOClip, folder, total=2000, workers=workers)
+
+
+def newest(folder: Path) -> int:
+    return max((int(path.name.removeprefix("step_")) for path in folder.glob("step_*")), default=-1)
+
+
+@pytest.mark.parametrize("workers", [DummyVecEnv, SubprocVecEnv])
+def test_jobs_that_are_killed(workers: Any, tmp_path: Path) -> None:
+    whole, folder = submitted(PPOClip, tmp_path / "whole", total=2000, workers=workers), tmp_path / "cut"
+    moments = random.Random(workers.__name__)
+    for reached in (0, 300, 800, 1200):
+        process = multiprocessing.get_context("fork").Process(target=job, args=(folder, workers))
+        process.start()
+        while newest(folder) < reached:
+            assert process.is_alive()
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.05))
+        os.killpg(process.pid or 0, signal.SIGKILL)  # The workers too, as a crash of the machine would.
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    cut = submitted(PPOClip, folder, total=2000, workers=workers)
+    assert state(cut) == state(whole)
+    cut.env.close()
+    whole.env.close()
 
 
 def falling(progress: float) -> float:
@@ -58,6 +84,11 @@ def falling(progress: float) -> float:
 
 def falling_slowly(progress: float) -> float:
     return 1e-3 * (0.5 + progress / 2)
+
+
+def interpolated(last: float) -> Any:
+    """Return a schedule whose values are arrays without dimensions."""
+    return interp1d([-1, 0, 1], [0, 0, last])
 
 
 class OnePolicy(ActorCriticPolicy):
@@ -71,27 +102,27 @@ class OtherPolicy(ActorCriticPolicy):
 @pytest.mark.parametrize(
     ("name", "of_run", "value"),
     [
+        ("n_epochs", 2, 3),
+        ("seed", 3, 4),
         ("learning_rate", 1e-3, falling),
-        ("learning_rate", falling, 1e-3),
         ("learning_rate", falling, falling_slowly),
+        ("learning_rate", interpolated(3e-4), interpolated(1e-4)),
         ("clip_range", falling, 0.2),
-        ("policy", OnePolicy, "MlpPolicy"),
         ("policy", "MlpPolicy", OnePolicy),
         ("policy", OnePolicy, OtherPolicy),
-        ("policy_kwargs", {"net_arch": [8]}, {"net_arch": [16]}),
+        ("policy_kwargs", {"net_arch": [8], "ortho_init": True}, {"net_arch": [16], "ortho_init": True}),
+        ("objective", Clipped(0.2), Clipped(0.4)),
+        ("objective", Clipped(0.2), Unclipped()),
+        ("objective", AdaptiveKL(kl_coef=1.0, desired_kl=1e-6), AdaptiveKL(kl_coef=1.0, desired_kl=0.02)),
+        ("learning_rate", KLAdaptive(desired_kl=1e-6), KLAdaptive(desired_kl=0.02)),
     ],
 )
-def test_arguments_that_are_classes_or_functions(name: str, of_run: Any, value: Any, tmp_path: Path) -> None:
-    def start(argument: Any) -> Any:
-        if name == "policy_kwargs":
-            argument = {**argument, "activation_fn": lambda: th.nn.Tanh()}
-        arguments = {**ARGUMENTS, "policy": "MlpPolicy", name: argument}
-        return PPOClip.resume_or_start(tmp_path, env=pendulums(), **arguments)
-
-    start(of_run).learn(32, callback=ExactCheckpointCallback(64, tmp_path))
-    assert start(of_run).num_timesteps == 0
+def test_arguments_of_another_run_are_refused(name: str, of_run: Any, value: Any, tmp_path: Path) -> None:
+    cls: Any = PPOCustom if name == "objective" else PPOClip
+    model = submitted(cls, tmp_path, **{name: of_run}, total=64)
+    assert start(cls, tmp_path, **{name: of_run}).num_timesteps == model.num_timesteps == 64
     with pytest.raises(ArgumentError, match=rf"^{name}=.*, but the run in .* has "):
-        start(value)
+        start(cls, tmp_path, **{name: value})
 
 
 class Anneals(BaseCallback):
@@ -102,102 +133,13 @@ class Anneals(BaseCallback):
         return True
 
 
-def test_arguments_that_a_callback_changes(tmp_path: Path) -> None:
-    def start(**arguments: Any) -> Any:
-        return PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, **arguments)
-
-    for total in (64, 128):
-        start().learn_to(total, callback=[ExactCheckpointCallback(32, tmp_path, at_end=True), Anneals()])
-    assert start().ent_coef == 0.01
-    with pytest.raises(ArgumentError, match=r"^ent_coef=0\.02, but the run in .* has 0\.0\. "):
-        start(ent_coef=0.02)
-
-
-@pytest.mark.parametrize(
-    ("of_run", "value"),
-    [
-        (Clipped(clip_range=0.2), Clipped(clip_range=0.4)),
-        (AdaptiveKL(kl_coef=1.0, desired_kl=0.01), AdaptiveKL(kl_coef=1.0, desired_kl=0.02)),
-        (Clipped(clip_range=0.2), Unclipped()),
-    ],
-)
-def test_objectives_of_ones_own(of_run: Any, value: Any, tmp_path: Path) -> None:
-    def start(objective: Any) -> Any:
-        return PPOCustom.resume_or_start(tmp_path, "MlpPolicy", pendulums(), objective=objective, **ARGUMENTS)
-
-    model = start(of_run).learn_to(64, callback=ExactCheckpointCallback(32, tmp_path, at_end=True))
-    assert start(of_run).objective == model.objective
-    assert (model.objective == of_run) is not isinstance(of_run, AdaptiveKL)
-    with pytest.raises(ArgumentError, match=r"^objective=.*, but the run in .* has "):
-        start(value)
-
-
-class Taught(PPOClip):
-    """Has an argument that is called, but is no schedule."""
-
-    def __init__(self, *args: Any, teacher: Any = None, **arguments: Any):
-        self.teacher = teacher
-        super().__init__(*args, **arguments)
-
-
-class Hidden(PPOClip):
-    """Keeps an argument under another name."""
-
-    def __init__(self, *args: Any, bonus: float = 0.0, **arguments: Any):
-        self._bonus = bonus
-        super().__init__(*args, **arguments)
-
-
-def test_arguments_that_cannot_be_compared_are_refused_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"cannot tell .* the same bonus, .* set self\.bonus in its constructor"):
-        Hidden.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, bonus=1.0)
-    assert Hidden.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS)._bonus == 0.0
-
-
-def test_the_arguments_of_a_checkpoint_are_those_of_the_constructor() -> None:
-    compared = get_arguments(Taught("MlpPolicy", pendulums(), **ARGUMENTS, teacher=max))
-    others = {"env", "device", "verbose", "tensorboard_log", "_init_setup_model"}
-    assert compared.keys() == {*inspect.signature(PPOClip).parameters, "teacher"} - others
-    assert compared["teacher"] is max and compared["n_steps"] == 16
-
-
-@pytest.mark.parametrize("teacher", [nn.Linear(4, 2), max, lambda one, two: one])
-def test_arguments_that_are_no_schedules(teacher: Any, tmp_path: Path) -> None:
-    model = Taught("MlpPolicy", pendulums(), **ARGUMENTS, teacher=teacher)
-    model.learn(32, callback=ExactCheckpointCallback(32, tmp_path))
-    assert Taught.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, teacher=teacher).teacher is not None
-
-
-def test_a_schedule_of_arrays(tmp_path: Path) -> None:
-    """SciPy's interpolations return arrays without dimensions."""
-
-    def start(last: float) -> Any:
-        rate: Any = interp1d([-1, 0, 1], [0, 0, last])
-        return PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums(), **ARGUMENTS, learning_rate=rate)
-
-    start(3e-4).learn_to(32, callback=ExactCheckpointCallback(32, tmp_path))
-    start(3e-4)
-    with pytest.raises(ArgumentError, match=r"^learning_rate="):
-        start(1e-4)
-
-
-@pytest.mark.parametrize(
-    ("cls", "arguments"),
-    [
-        (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-4)}),
-        (PPOCustom, {"objective": AdaptiveReverseKL(desired_kl=1e-6)}),
-    ],
-)
-def test_arguments_that_had_adapted_before_the_first_checkpoint(cls: Any, arguments: Any, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    model = cls("MlpPolicy", pendulums(), **ARGUMENTS, **arguments).learn(64)
-    for folder in (first, second):
-        model.learn(64, callback=ExactCheckpointCallback(32, folder), reset_num_timesteps=False)
-        resumed = cls.resume_or_start(folder, "MlpPolicy", pendulums(), **ARGUMENTS, **arguments)
-        model = cls.resume(folder, pendulums())
-        assert resumed.num_timesteps == model.num_timesteps
-    (name,) = arguments
-    assert getattr(resumed, name) != arguments[name]
+def test_arguments_that_changed_during_the_run_are_those_of_its_beginning(tmp_path: Path) -> None:
+    model = small(PPOClip, VecNormalize(pendulums()), learning_rate=KLAdaptive(desired_kl=1e-4)).learn(64)
+    assert model.learning_rate != KLAdaptive(desired_kl=1e-4)
+    for total in (128, 192):
+        model.learn_to(total, callback=[ExactCheckpointCallback(32, tmp_path, at_end=True), Anneals()])
+        model = start(PPOClip, tmp_path, learning_rate=KLAdaptive(desired_kl=1e-4))
+        assert (model.num_timesteps, model.ent_coef) == (total, 0.01)
 
 
 def test_what_may_be_another(tmp_path: Path) -> None:
@@ -208,28 +150,14 @@ def test_what_may_be_another(tmp_path: Path) -> None:
     assert (model.verbose, model.tensorboard_log) == (1, others["tensorboard_log"])
 
 
-def test_a_folder_that_is_damaged_is_not_started_anew(tmp_path: Path) -> None:
-    submitted(PPOClip, tmp_path)
-    for folder in tmp_path.iterdir():
-        (folder / "model.zip").write_bytes(b"")
-    with pytest.raises(DamagedFileError, match="every checkpoint is damaged"):
-        submitted(PPOClip, tmp_path)
-
-
-def test_what_resuming_needs(tmp_path: Path) -> None:
-    env: Any = None
-    with pytest.raises(ArgumentError, match=r"^env=None, but resume"):
-        PPOClip.resume(tmp_path, env)
-    with pytest.raises(ArgumentError, match="takes no reset_num_timesteps"):
-        PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums()).learn_to(64, reset_num_timesteps=True)
-
-
 @pytest.mark.parametrize("total", [-5, float("nan"), "64", True, None])
 def test_numbers_of_steps(total: Any, tmp_path: Path) -> None:
-    model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", pendulums())
+    model = start(PPOClip, tmp_path)
     for method in (model.learn_to, model.learn):
         with pytest.raises(ArgumentError, match=rf"^total_timesteps={total!r} is not allowed; allowed: a number >= 0$"):
             method(total)
+    with pytest.raises(ArgumentError, match="takes no reset_num_timesteps"):
+        model.learn_to(64, reset_num_timesteps=True)
     assert model.learn_to(0).num_timesteps == 0
 
 
@@ -251,10 +179,9 @@ class Ends(BaseCallback):
 @pytest.mark.parametrize("how", ["whole", "stopped", "failed"])
 @pytest.mark.parametrize("at_end", [True, False])
 def test_the_last_checkpoint_is_of_training_that_no_error_ended(how: str, at_end: bool, tmp_path: Path) -> None:
-    model = PPOClip("MlpPolicy", pendulums(), **ARGUMENTS)
     callbacks = [ExactCheckpointCallback(1000, tmp_path, at_end=at_end), Ends(how)]
     try:
-        model.learn(64, callback=callbacks)
+        small(PPOClip, pendulums()).learn(64, callback=callbacks)
     except ZeroDivisionError:
         assert how == "failed"
     last = {"whole": ["step_000000064"], "stopped": ["step_000000040"], "failed": []}[how] if at_end else []
@@ -262,8 +189,7 @@ def test_the_last_checkpoint_is_of_training_that_no_error_ended(how: str, at_end
 
 
 def test_a_run_that_a_callback_stopped_goes_on(tmp_path: Path) -> None:
-    model = PPOClip("MlpPolicy", VecNormalize(pendulums()), **ARGUMENTS)
-    model.learn(96, callback=[ExactCheckpointCallback(1000, tmp_path, at_end=True), Ends("stopped")])
+    model = submitted(PPOClip, tmp_path, [Ends("stopped")], total=96)
     assert Checkpoint.read(tmp_path / "step_000000040").iterations == 1  # The rollout that was stopped does not count.
     model.learn(64, reset_num_timesteps=False)
     resumed = PPOClip.resume(tmp_path, VecNormalize(pendulums())).learn(64, reset_num_timesteps=False)

@@ -12,13 +12,11 @@ import pytest
 import rl_zoo3
 import yaml
 from huggingface_hub import HfApi
-from rl_zoo3.callbacks import RawStatisticsCallback
 from rl_zoo3.hyperparams_opt import sample_ppo_params
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
 from stable_baselines3 import PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import examples.environments  # noqa: F401
@@ -27,23 +25,17 @@ from helpers import assert_same_weights
 from own_objectives import SPO
 from sb3_ppo_variants import (
     ArgumentError,
-    ExactKL,
-    Huber,
-    KLAdaptive,
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
     PPOFixedKL,
-    SeparateUpdates,
 )
-from sb3_ppo_variants.callbacks import Supervised
-from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
-from sb3_ppo_variants.zoo.registry import ExperimentManager, StoreHyperparameters, sample
+from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
@@ -132,60 +124,6 @@ def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
     (tmp_path / "run/vecnormalize.pkl").unlink()
     with pytest.warns(UserWarning, match=r"-i .*model\.zip: .* begin anew, without vecnormalize\.pkl beside it"):
         experiment.create_envs(1)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "name", "text", "other"),
-    [
-        ("ppo_clip", "learning_rate", "KLAdaptive(desired_kl=1e-9)", "KLAdaptive(desired_kl=2e-9)"),
-        (
-            "ppo_custom",
-            "objective",
-            "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)",
-            "AdaptiveKL(kl_coef=1.0, desired_kl=2e-9)",
-        ),
-        (
-            "ppo_custom",
-            "objective",
-            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=1e-9))",
-            "EWMA(AdaptiveKL(kl_coef=1.0, desired_kl=2e-9))",
-        ),
-        ("ppo_custom", "objective", "AdaptiveKL(kl_coef=1.0, desired_kl=1e-9)", "KLPenalized(kl_coef=2.0)"),
-    ],
-)
-def test_what_has_adapted_is_continued(algorithm: str, name: str, text: str, other: str, tmp_path: Path) -> None:
-    given = {"objective": "Clipped(0.2)"} if algorithm == "ppo_custom" else {}
-    began: Any = set_up(ENV, None, tmp_path, algorithm, **{**given, name: text})
-    first = getattr(began, name)
-    adapted = getattr(began.learn(256), name)
-    assert adapted != first
-    began.save(tmp_path / "model")
-    agent = str(tmp_path / "model.zip")
-    continued = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: text})
-    assert getattr(continued, name) == adapted
-    changed: Any = set_up(ENV, None, tmp_path, algorithm, agent, **{**given, name: other})
-    assert getattr(changed, name) == getattr(set_up(ENV, None, tmp_path, algorithm, **{**given, name: other}), name)
-
-
-def test_trials_make_no_checkpoints(tmp_path: Path) -> None:
-    others = ["stable_baselines3.common.callbacks.StopTrainingOnMaxEpisodes"]
-    arguments = {"max_episodes": 5}
-    given = [*checkpoints("ckpt"), {others[0]: arguments}]
-    experiment: Any = manager(ENV, None, tmp_path, callback=given)
-    experiment.optimize_hyperparameters = True
-    experiment.setup_experiment()
-    assert experiment.specified_callbacks == [{others[0]: arguments}] and len(experiment.callbacks) == 1
-
-
-def test_the_callbacks_of_an_experiment_read_nothing(tmp_path: Path) -> None:
-    experiment: Any = manager(ENV, None, tmp_path)
-    experiment.eval_freq = experiment.save_freq = 64
-    experiment.show_progress = True
-    experiment.setup_experiment()
-    assert len(experiment.callbacks) == 3
-    assert Supervised(experiment.callbacks, progress_bar=False).told is Told.NOTHING
-    experiment.callbacks.append(RawStatisticsCallback())
-    assert Supervised(experiment.callbacks, progress_bar=False).told is Told.ENVS
 
 
 def test_an_experiment_changes_no_recipe(tmp_path: Path) -> None:
@@ -309,42 +247,6 @@ def test_the_search_space_is_that_of_the_zoo() -> None:
     assert ours.user_attrs["gamma"] == 1 - ours.params["one_minus_gamma"]
 
 
-def test_a_kl_coefficient_may_be_annealed(tmp_path: Path) -> None:
-    set_up(ENV, None, tmp_path, "ppo_fixed_kl", kl_coef="lin_2.0").learn(1).save(tmp_path / "model")
-    model = PPOFixedKL.load(tmp_path / "model")
-    assert isinstance(model.kl_coef, FloatSchedule)
-    assert [model.kl_coef(progress) for progress in (1.0, 0.5)] == [2.0, 1.0]
-
-
-def test_other_coefficients_may_be_annealed_and_step_sizes_adapt() -> None:
-    given = {"ent_coef": "lin_0.2", "vf_coef": 0.5, "clip_range": 0.1, "learning_rate": KLAdaptive(desired_kl=0.02)}
-    found = ExperimentManager._preprocess_schedules(dict(given))
-    assert found["ent_coef"](0.5) == 0.1 and found["vf_coef"] == 0.5 and found["clip_range"](0.5) == 0.1
-    assert found["learning_rate"] == KLAdaptive(desired_kl=0.02)
-    text = {"learning_rate": "KLAdaptive(desired_kl=0.02)"}
-    assert ExperimentManager._preprocess_schedules(text) == {"learning_rate": KLAdaptive(desired_kl=0.02)}
-
-
-def test_a_clip_range_may_be_none(tmp_path: Path) -> None:
-    model: Any = set_up(ENV, None, tmp_path, "ppo_fixed_kl", clip_range=None, clip_range_vf=None)
-    assert model.clip_range is None and model.clip_range_vf is None
-
-
-def test_parts_of_an_update_may_be_texts(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("-params", nargs="+", dest="hyperparams", action=StoreHyperparameters)
-    texts = {"stop": "ExactKL(0.02)", "value_loss": "Huber(1.0)", "updates": "SeparateUpdates(policy_epochs=2)"}
-    texts["learning_rate"] = "lin_3e-4"
-    given = parser.parse_args(["-params", *(f"{name}:{text}" for name, text in texts.items())]).hyperparams
-    assert given == texts
-    model: Any = set_up(ENV, None, tmp_path, **given)
-    assert (model.stop, model.value_loss, model.updates) == (
-        ExactKL(0.02),
-        Huber(1.0),
-        SeparateUpdates(policy_epochs=2),
-    )
-
-
 def test_an_objective_of_the_user(tmp_path: Path) -> None:
     saved = train(tmp_path, "ppo_custom", "-params", "objective:'own_objectives:SPO(epsilon=0.1)'", "--eval-freq", "-1")
     config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
@@ -367,13 +269,6 @@ def test_an_objective_of_this_package(tmp_path: Path) -> None:
     assert "Clipped" in result.stderr
 
 
-def test_a_file_may_name_an_objective(tmp_path: Path) -> None:
-    entry = {ENV: {"policy": "MlpPolicy", "n_timesteps": 64, "n_steps": 64, "objective": "Clipped(clip_range=0.3)"}}
-    (tmp_path / "mine.yml").write_text(yaml.safe_dump(entry))
-    model: Any = set_up(ENV, str(tmp_path / "mine.yml"), tmp_path, "ppo_custom")
-    assert model.objective == Clipped(0.3)
-
-
 def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
     set_up(ENV, None, tmp_path).learn(1).save(tmp_path / "model")
     code = "import sys; sys.modules['rl_zoo3'] = None; from sb3_ppo_variants import PPOClip; "
@@ -387,14 +282,6 @@ def test_the_zoo_missing(script: str) -> None:
     code += f"runpy.run_module('sb3_ppo_variants.zoo.{script}', run_name='__main__')"
     result = ended(run_code_anew, code)
     assert "ImportError: rl_zoo3 is not installed: pip install -e '.[zoo]'" in result.stderr
-
-
-def test_ffmpeg_missing(tmp_path: Path) -> None:
-    command = ["sb3_ppo_variants.zoo.record_training", "--algo", "ppo_clip", "-f", "logs"]
-    result = ended(run_module, *command, PATH=str(tmp_path))
-    assert result.returncode == 1
-    assert "ffmpeg, which is not on the PATH" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from stable_baselines3.common.utils import obs_as_tensor
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of, compute_once
+from sb3_ppo_variants.envs.masks import Masks
+from sb3_ppo_variants.envs.outputs import is_finite
 from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.guards.masks import Masks
-from sb3_ppo_variants.guards.outputs import is_finite
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import AnySpace, map_parts, structure_of
 from sb3_ppo_variants.policies.head import BoxActions

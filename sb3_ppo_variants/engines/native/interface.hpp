@@ -199,9 +199,3 @@ struct Normalizing {
     int64_t updates;  // Whether the observations update the statistics.
     double count, epsilon, limit;
 };
-
-// Numbers in single or double precision.
-struct Numbers {
-    const void* numbers;
-    int64_t count;
-};

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 from warnings import warn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from sb3_ppo_variants.engines.native import digest_interface
-from sb3_ppo_variants.guards.outputs import finite_test
 
 INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # How to build the library. Without -e, Python would import the package without it if it runs in the clone.
@@ -96,10 +95,6 @@ class Acting(Structure):
 
 class Normalizing(Structure):
     """Observations, and the statistics that normalise them."""
-
-
-class Numbers(Structure):
-    """An array whose numbers are checked."""
 
 
 class Convolution(Structure):
@@ -231,11 +226,3 @@ def library_in_use() -> Library:
     found = library()
     assert found is not None
     return found
-
-
-def native_test(array: np.ndarray) -> Callable[[], bool]:
-    """Choose the fastest test of an array; see :func:`~sb3_ppo_variants.guards.outputs.finite_test`."""
-    found = library()
-    if found is None or array.dtype not in FLOATS:
-        return finite_test(array)
-    return cast(Callable[[], bool], found.function(f"ppo_are_finite_{array.dtype}", Numbers(array, array.size)))

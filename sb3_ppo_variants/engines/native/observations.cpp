@@ -81,20 +81,8 @@ template <class T> int64_t normalize(const Normalizing& all) {
     return finite == 0;
 }
 
-template <class T> int64_t are_finite(const Numbers& all) {
-    const T* numbers = static_cast<const T*>(all.numbers);
-    T sum = 0;
-    // Zero times a number that is not finite is NaN.
-    for (int64_t i = 0; i < all.count; ++i) sum += 0 * numbers[i];
-    return sum == 0;
-}
-
 }  // namespace
 
 // Update the statistics, if required, and normalise the observations. Return 0 if any number was not finite.
 EXPORTED int64_t ppo_normalize_float32(const Normalizing* all) { return normalize<float>(*all); }
 EXPORTED int64_t ppo_normalize_float64(const Normalizing* all) { return normalize<double>(*all); }
-
-// Whether all numbers are finite.
-EXPORTED int64_t ppo_are_finite_float32(const Numbers* all) { return are_finite<float>(*all); }
-EXPORTED int64_t ppo_are_finite_float64(const Numbers* all) { return are_finite<double>(*all); }

@@ -18,12 +18,12 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments.rules import COUNT, RULES, Rule, check_arguments
+from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
 from sb3_ppo_variants.envs.cores import shortest, threads_worth
 from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, MujocoTask, Simulations, try_out
 from sb3_ppo_variants.envs.mujoco.tasks import gymnasium_task
+from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
-from sb3_ppo_variants.guards.outputs import Info
 
 if TYPE_CHECKING:
     import mujoco

@@ -1,1 +1,0 @@
-"""Arguments: the rules for their values, and how command lines write them."""

@@ -1,0 +1,435 @@
+"""Makes runs: each in a process of its own, on this machine or on a cluster, with joblib.
+
+Workers import this module, but not the packages that draw reports.
+"""
+
+import math
+import os
+import shutil
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pandas as pd
+import torch as th
+from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
+from joblib.externals.loky.process_executor import BrokenProcessPool
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
+from threadpoolctl import threadpool_limits
+
+from sb3_ppo_variants.callbacks import tell
+from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.compare import records
+from sb3_ppo_variants.compare.plan import Run
+from sb3_ppo_variants.compare.records import LAST, SPANS, Record, Result
+from sb3_ppo_variants.envs.cores import limit_cores
+from sb3_ppo_variants.envs.masks import own_space, random_actions
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
+from sb3_ppo_variants.ppo import PPOBase
+from sb3_ppo_variants.recipes.recipe import Recipe
+from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.run import ExactCheckpointCallback
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run as WandbRun
+
+# Weights & Biases refuses names of runs and groups with more characters.
+LONGEST_WANDB_NAME = 128
+# The logged values to keep: names of SB3 and of this package, without "train/".
+RECORDED_VALUES = (
+    "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
+    "clip_fraction",
+)  # fmt: skip
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_FOR_WORKERS = 60
+Work = Callable[[Run], Record]
+
+
+# One run, in any process
+
+
+class RunLog(Episodes):
+    """Keeps the episodes of a run, the values that it logs, and the seconds that it takes."""
+
+    remembered = ("ends", "returns", "_logged", "_spent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: list[dict[str, float]] = []
+        # Wall-clock and CPU seconds.
+        self._spent = [0.0, 0.0]
+        self._on_training_start()
+
+    def _on_training_start(self) -> None:
+        # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
+        self._clocks = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> tuple[float, float]:
+        """Measure the wall-clock and CPU seconds of the training so far."""
+        now = time.perf_counter(), time.process_time()
+        self._spent = [spent + to - since for spent, to, since in zip(self._spent, now, self._clocks, strict=True)]
+        self._clocks = now
+        wall, cpu = self._spent
+        return round(wall, 2), round(cpu, 2)
+
+    def _on_rollout_start(self) -> None:
+        self.seconds()  # A checkpoint may be written now.
+        # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
+        values = {name: self.logger.name_to_value.get(f"train/{name}") for name in RECORDED_VALUES}
+        known = {name: float(value) for name, value in values.items() if value is not None}
+        if known:
+            self._logged.append({"step": self.num_timesteps, **known})
+
+    _on_training_end = _on_rollout_start
+
+    def result(self, steps: int) -> Result:
+        """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
+        for number, (value, end) in enumerate(zip(self.returns, self.ends, strict=True)):
+            if not math.isfinite(value):
+                raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
+        if not math.isfinite(sum(map(abs, self.returns))):
+            raise ValueError(f"the returns are too large for a mean, up to {max(self.returns, key=abs)}")
+        digits = records.decimals(self.returns)
+        returns = [round(value, digits) for value in self.returns]
+        return {
+            "score": round(float(np.mean(returns[-LAST:])), digits) if returns else None,
+            "steps": steps,
+            "last_returns": returns[-LAST:],
+            "episodes": {"ends": self.ends, "returns": returns},
+            "training": self._curves(steps),
+        }
+
+    def _curves(self, steps: int) -> dict[str, list[float | None]]:
+        """Compute the mean of each logged value over the updates in each span of the steps."""
+        frame = pd.DataFrame(self._logged, columns=["step", *RECORDED_VALUES], dtype=float)
+        spans = np.ceil(frame.pop("step") * SPANS / steps).clip(1, SPANS)
+        means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, SPANS + 1))
+        known = means.dropna(axis="columns", how="all")
+        return {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known}
+
+
+tell(Told.ENVS, RunLog)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where runs log to, besides their records."""
+
+    # A folder, in which each run gets its own folder.
+    tensorboard: Path | None = None
+    # A project at Weights & Biases, and the folder for its files.
+    wandb: str | None = None
+    wandb_folder: Path = Path()
+
+    def check(self) -> None:
+        """Exit, naming the extra to install, if a package is missing."""
+        for given, package, extra in ((self.tensorboard, "tensorboard", "examples"), (self.wandb, "wandb", "wandb")):
+            if given is not None and find_spec(package) is None:
+                raise SystemExit(f"--{package} needs the package {package}: {installation(extra)}")
+
+    @contextmanager
+    def log(self, run: Run, model: BaseAlgorithm) -> Iterator[None]:
+        """Let a run's model log there. If an error is raised, the run of Weights & Biases is marked as failed."""
+        with ExitStack() as stack:
+            formats: list[KVWriter] = []
+            if self.tensorboard is not None:
+                folder = self.tensorboard / run.name
+                if model.num_timesteps == 0:
+                    # An earlier attempt at this run, which failed or was killed, may have left logs here.
+                    shutil.rmtree(folder, ignore_errors=True)
+                formats.append(TensorBoardOutputFormat(str(folder)))
+                stack.callback(formats[0].close)
+            if self.wandb is not None:
+                import wandb
+
+                self.wandb_folder.mkdir(parents=True, exist_ok=True)
+                described = run.identity
+                tracked = wandb.init(
+                    project=self.wandb, dir=self.wandb_folder, group=_shorten(f"{run.label}, {run.env}"),
+                    name=_shorten(f"{run.label}, {run.env}, seed {run.seed}"),
+                    config={**described.pop("hyperparameters"), **described},
+                    settings=wandb.Settings(silent=True, console="off"),
+                )  # fmt: skip
+                formats.append(ToWandb(stack.enter_context(tracked)))
+            if formats:
+                model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
+            yield
+
+
+def _shorten(text: str) -> str:
+    """Shorten a text to what Weights & Biases takes as a name, with a digest that tells it apart from others."""
+    return text if len(text) <= LONGEST_WANDB_NAME else f"{text[: LONGEST_WANDB_NAME - 13]} {records.digest(text)}"
+
+
+class ToWandb(KVWriter):
+    """Writes numbers from SB3's logger to a run of Weights & Biases."""
+
+    def __init__(self, run: "WandbRun"):
+        self._run = run
+
+    def write(self, key_values: dict[str, object], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Write the numbers that were logged at a step."""
+        self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
+
+    def close(self) -> None:
+        """Do nothing: the context that started the run ends it."""
+
+
+def perform(
+    run: Run,
+    checkpoints: Path | None = None,
+    to_resume: Path | None = None,
+    tracking: Tracking | None = None,
+    fast_envs: bool = False,
+    cores: int = 1,
+) -> Record:
+    """Execute a run and return its record. If the run raises an error, the record contains the traceback.
+
+    :param checkpoints: folder in which a folder with the trained model is saved
+    :param to_resume: folder for the checkpoints from which a run continues, if its conditions ask for them
+    :param fast_envs: whether to use the fastest environments with the same results
+    :param cores: number of cores that these may use
+    """
+    # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
+    th.set_num_threads(1)
+    log = RunLog()
+    try:
+        with threadpool_limits(limits=1), limit_cores(cores), quiet():
+            made = run.recipe(fast_envs)
+            train = _train(run, made, log, checkpoints, to_resume, tracking or Tracking()) if run.algorithm else None
+            steps, computed = train or _act_randomly(run, made, log)
+        return make_record(run, "finished", {**log.result(steps), **computed}, *log.seconds())
+    except (Exception, SystemExit):
+        # The names of files in a message may contain bytes that are no text, which no report could be written with.
+        error = traceback.format_exc().encode(errors="backslashreplace").decode()
+        return make_record(run, "failed", {"error": error}, *log.seconds())
+
+
+def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+    """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
+    made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
+    made |= {"commit": records.commit(), **records.circumstances(), "wall_seconds": wall, "cpu_seconds": cpu}
+    return cast(Record, made)
+
+
+def _train(
+    run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None, tracking: Tracking
+) -> tuple[int, Result]:
+    """Train, and return the number of steps that were made, and what computed them."""
+    model = build(made, run.seed)
+    env = model.get_env()
+    assert env is not None
+    computed: Result = {"numerics": records.numerics(model), "vec_env": type(env.unwrapped).__name__}
+    with ExitStack() as stack:
+        learn: Callable[..., object] = model.learn
+        callbacks: list[BaseCallback] = [log]
+        if (every := run.conditions.get("resume_every")) is not None:
+            folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
+            model = _resume(model, folder)
+            learn = model.learn_to
+            callbacks.append(ExactCheckpointCallback(every, folder))
+        stack.enter_context(tracking.log(run, model))
+        learn(run.timesteps, callbacks)
+        # SB3 dumps the log before each update, so the values of the last update are still to be written.
+        model.logger.dump(model.num_timesteps)
+    if checkpoints is not None:
+        try:
+            save(model, checkpoints / run.name)
+        except OSError as error:
+            # The run still counts: its results are in the record.
+            warnings.warn(f"the model of {run.name} could not be saved: {error}")
+    env.close()
+    return model.num_timesteps, computed
+
+
+def _resume(model: BaseAlgorithm, folder: Path) -> PPOBase:
+    """Resume the run that has checkpoints in a folder, in the model's environment, or return the model to begin it."""
+    assert isinstance(model, PPOBase) and model.env is not None  # A plan refuses other algorithms.
+    try:
+        return type(model).resume(folder, model.env, model.device)
+    except FileNotFoundError:
+        return model
+    except DamagedFileError as error:
+        fault = f"{error.fault}; remove {folder} to begin the run anew"
+        raise DamagedFileError(error.file, error.part, fault) from error
+
+
+def _act_randomly(run: Run, made: Recipe, log: RunLog) -> tuple[int, Result]:
+    """Act, and return the number of steps that were made, and what computed them."""
+    env = made.make_env(seed=run.seed)
+    space = own_space(env)
+    space.seed(run.seed)
+    env.reset()
+    steps = 0
+    while len(log.returns) < LAST and steps < run.timesteps:
+        steps += 1
+        *_, infos = env.step(random_actions(env, space))
+        log.note(steps, infos)
+    env.close()
+    return steps, {"numerics": records.numerics(None), "vec_env": type(env.unwrapped).__name__}
+
+
+def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
+    """Create the model of every setting in every environment once. Errors name the setting and the environment."""
+    # The same hyperparameters give the same model, even under other conditions.
+    for run in {(run.label, run.env, records.digest(run.identity["hyperparameters"])): run for run in runs}.values():
+        try:
+            with limit_cores(1), quiet():
+                made = run.recipe(fast_envs)
+                env = build(made, run.seed).get_env() if run.algorithm else made.make_env()
+        except Exception as error:
+            kind = "" if isinstance(error, ArgumentError) else f"{type(error).__name__}: "
+            raise ArgumentError(f"{run.label} cannot run in {run.env}: {kind}{error}") from error
+        if env is not None:
+            env.close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore what every environment warns of."""
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # SB3 asks every environment for its render mode, even if the environment cannot render.
+        warnings.filterwarnings("ignore", message=".*render_mode")
+        warnings.filterwarnings("ignore", message=".* is out of date", category=DeprecationWarning)
+        warnings.filterwarnings("once", message="MuJoCo: ")
+        # This is about gymnasium's MuJoCo models, which users cannot change.
+        warnings.filterwarnings("ignore", message="MuJoCo: compiler attribute")
+        if find_spec("mujoco"):
+            import mujoco
+
+            mujoco.set_mju_user_warning(lambda message: warnings.warn(f"MuJoCo: {message}"))
+            stack.callback(mujoco.set_mju_user_warning, None)
+        yield
+
+
+# All runs, in parallel
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A joblib backend with its options, and the number of parallel runs."""
+
+    backend: str
+    jobs: int
+    # Raised when a worker is lost.
+    lost: type[Exception]
+    options: Values = field(default_factory=dict)
+    # Those that each run has for itself.
+    cores: int = 1
+
+    def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
+        """Yield the record of each run as soon as it is ready."""
+        # With one worker, joblib would work in this process. No more runs are dispatched than may be executed at a
+        # time, so that when a worker is lost, only these can be to blame.
+        with parallel_config(self.backend, **self.options):
+            at_once = max(self.jobs, 2)
+            parallel = Parallel(at_once, pre_dispatch=self.jobs, batch_size=1, return_as="generator_unordered")
+            yield from parallel(delayed(work)(run) for run in runs)
+
+
+def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
+    """Yield the record of each run as soon as it is ready.
+
+    Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again
+    is recorded as failed.
+    """
+    waiting = {run.name: run for run in runs}
+    while waiting:
+        rest = iter(tuple(waiting.values()))
+        try:
+            for record in pool.records(rest, work):
+                del waiting[record["name"]]
+                yield record
+        except pool.lost:
+            # The runs that have not begun are still in the iterator.
+            not_begun = {run.name for run in rest}
+            suspects = [run for run in waiting.values() if run.name not in not_begun]
+            if not suspects:
+                raise
+            for run in suspects:
+                del waiting[run.name]
+                try:
+                    yield from replace(pool, jobs=1).records([run], work)
+                except pool.lost as error:
+                    twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
+                    yield make_record(run, "failed", {"error": twice})
+
+
+@contextmanager
+def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
+    """Yield the pool that the command line asks for.
+
+    :param address: address of the cluster; ``None`` starts one on this machine
+    :param jobs: number of parallel runs; ``None`` for one per core that this process may use
+    :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
+    """
+    package = {"ray": "ray", "dask": "distributed"}.get(backend)
+    if package is not None and find_spec(package) is None:
+        raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
+    if backend == "loky":
+        together = {"initializer": _end_with, "initargs": (os.getpid(),)}
+        jobs = jobs or cpu_count()
+        yield Pool(backend, jobs, BrokenProcessPool, together, max(1, cpu_count() // jobs))
+    else:
+        yield from (_ray if backend == "ray" else _dask)(address, jobs)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent ends, because a parent that is killed cannot end its workers."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
+    ray = import_module("ray")
+    from ray.util.joblib.ray_backend import RayBackend
+
+    class Generating(RayBackend):
+        # Ray's pool calls back as results arrive, which is all that generators need. joblib disables them for all
+        # multiprocessing pools.
+        supports_return_generator = True
+
+    register_parallel_backend("ray", Generating)
+    try:
+        context = ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError) as error:
+        raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
+    with context:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
+        if cores < max(jobs or 1, 2):
+            raise SystemExit(f"the cluster has too few cores, {cores} instead of {max(jobs or 1, 2)}: add workers")
+        yield Pool("ray", jobs or cores, ray.exceptions.RayError)
+
+
+def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
+    distributed = import_module("distributed")
+    # Runs must not share a process, because PyTorch's seeds and number of threads are global.
+    started = {} if address else {"n_workers": jobs or cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
+    try:
+        client = distributed.Client(address, **started)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
+    with client:
+        # Workers of a cluster that has just been started may join it a little later.
+        client.wait_for_workers(1, SECONDS_FOR_WORKERS)
+        yield Pool("dask", jobs or sum(client.ncores().values()), distributed.KilledWorker)

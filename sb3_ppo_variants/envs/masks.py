@@ -1,0 +1,243 @@
+"""Action masks, as in sb3-contrib: they say which actions an environment allows.
+
+A mask is a flat array with a boolean for each action of a ``Discrete`` space, for each category of each dimension of a
+``MultiDiscrete`` space, or for 0 and 1 in each dimension of a ``MultiBinary`` space. That of a ``Dict`` or ``Tuple``
+space has those of its discrete parts, one after the other, or is a structure like the space with a mask for each part;
+a part that is left out or ``None`` may do everything, and a ``Box`` has no mask.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ppo_variants.envs.capabilities import has_attr, offers, single_envs
+from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, refuse
+from sb3_ppo_variants.interrupts import HELD
+from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of, size_of
+
+METHOD = "action_masks"
+
+
+def _sizes(space: AnySpace) -> list[int]:
+    """Count the categories in each dimension of all parts of a space. A ``Box`` has none."""
+    match space:
+        case spaces.Dict() | spaces.Tuple():
+            return [n for _, part in parts_of(space) for n in _sizes(part)]
+        case spaces.Discrete():
+            return [int(space.n)]
+        case spaces.MultiDiscrete():
+            return [int(n) for n in space.nvec.ravel()]
+        case spaces.MultiBinary():
+            return [2] * size_of(space)
+    return []
+
+
+def choices(space: AnySpace) -> list[int] | None:
+    """Count the categories in each dimension of an action space, or ``None`` if it cannot be masked."""
+    # Outside a Dict or Tuple, SB3's policies take spaces of one dimension only.
+    is_flat = is_hybrid(space) or len(space.shape or ()) < 2
+    return _sizes(space) or None if is_flat else None
+
+
+def check_maskable(space: AnySpace) -> None:
+    """:raises ArgumentError: if actions in the space cannot be masked"""
+    if choices(space) is None:
+        raise ArgumentError(
+            f"actions in {space} cannot be masked; those of Discrete, and of flat MultiDiscrete and MultiBinary spaces "
+            "can, and those of Dict and Tuple spaces with such parts"
+        )
+
+
+def _of_part(path: Path) -> str:
+    return f" of the part {'.'.join(map(str, path))!r}" if path else ""
+
+
+def _dimensions(space: AnySpace) -> list[str]:
+    """Name each dimension with a mask, for messages such as "False for every action in dimension 1"."""
+    names = []
+    for path, part in parts_of(space):
+        n = len(_sizes(part))
+        names += [f"{f' in dimension {i}' if n > 1 else ''}{_of_part(path)}" for i in range(n)]
+    return names
+
+
+def _flatten(space: AnySpace, mask: Value, env_index: int, path: Path = ()) -> np.ndarray:
+    """Flatten a mask to an array of booleans.
+
+    :raises EnvOutputError: if it does not fit the space, naming the part of it
+    """
+    quantity = f"action mask{_of_part(path)}"
+    of_parts: list[tuple[str | int, AnySpace, Value]]
+    if isinstance(space, spaces.Dict) and (path or isinstance(mask, Mapping)) and mask is not None:
+        names = ", ".join(map(repr, space))
+        if not isinstance(mask, Mapping):
+            refuse_output(quantity, repr(mask), f"a dict with masks of {names}", env_index)
+        if unknown := [key for key in mask if key not in space.spaces]:
+            refuse_output(quantity, f"a dict with {unknown[0]!r}", f"one with masks of {names}", env_index)
+        of_parts = [(key, part, mask.get(key)) for key, part in space.items()]
+    elif isinstance(space, spaces.Tuple) and (path or isinstance(mask, tuple)) and mask is not None:
+        if not isinstance(mask, tuple) or len(mask) != len(space):
+            allowed = f"a tuple of {len(space)} masks, None for parts without one"
+            refuse_output(quantity, repr(mask), allowed, env_index)
+        of_parts = [(i, part, mask[i]) for i, part in enumerate(space)]
+    else:
+        return _flatten_part(space, mask, quantity, env_index, path)
+    return np.concatenate([_flatten(part, of_part, env_index, (*path, key)) for key, part, of_part in of_parts])
+
+
+def _flatten_part(space: AnySpace, mask: Value, quantity: str, env_index: int, path: Path) -> np.ndarray:
+    sizes = _sizes(space)
+    if path and mask is None:
+        return np.ones(sum(sizes), bool)
+    if not sizes:
+        refuse_output(quantity, repr(mask), "None or left out, because the part is a Box", env_index)
+    array = as_real_array(mask)
+    if array is None or not np.isin(array, (0, 1)).all():
+        allowed = ", or have the structure of the action space" if is_hybrid(space) else ""
+        refuse_output(quantity, repr(mask), f"an array of booleans{allowed}", env_index)
+    # sb3-contrib also accepts a mask with a row for each dimension.
+    shapes = {(sum(sizes),)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 and not is_hybrid(space) else set())
+    if array.shape not in shapes:
+        allowed = " or ".join(map(str, sorted(shapes, key=len)))
+        refuse_output(quantity, f"an array of shape {array.shape}", f"of shape {allowed}", env_index)
+    return array.ravel().astype(bool)
+
+
+class MaskCheck:
+    """Refuses masks that do not fit an action space."""
+
+    def __init__(self, space: AnySpace):
+        sizes = _sizes(space)
+        self._space = space
+        self._starts = np.cumsum([0, *sizes[:-1]])
+        self.size = sum(sizes)
+        """The number of booleans in a mask."""
+
+    def stack(self, masks: Sequence[Value]) -> np.ndarray:
+        """Stack the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
+
+        :raises EnvOutputError: if a mask has a wrong shape or type, or allows nothing, naming its environment
+        """
+        # Nearly all environments return flat boolean arrays, which can be checked together.
+        if not all(type(mask) is np.ndarray and mask.dtype == bool and mask.shape == (self.size,) for mask in masks):
+            masks = [_flatten(self._space, mask, i) for i, mask in enumerate(masks)]
+        stacked: np.ndarray = np.stack(masks)
+        # Whether each dimension of each environment has an allowed action.
+        if len(self._starts) == 1:
+            allowed = stacked.any(axis=1, keepdims=True)
+        else:
+            allowed = np.logical_or.reduceat(stacked, self._starts, axis=1)
+        if not allowed.all():
+            env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
+            found = f"False for every action{_dimensions(self._space)[dimension]}"
+            refuse_output("action mask", found, "True for at least one", env_index)
+        return stacked
+
+
+def own_space(env: VecEnv) -> spaces.Space[object]:
+    """Find the space of an environment's actions, within its own bounds if ``ActionsAsDrawn`` reports wider ones."""
+    space: spaces.Space[object] = env.action_space
+    return env.get_attr("own_action_space")[0] if has_attr(env, "own_action_space") else space
+
+
+def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Actions:
+    """Draw a random action for each environment, from this space or its own; with masks, one that the mask allows."""
+    space = env.action_space if space is None else space
+    if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
+        samples = [space.sample() for _ in range(env.num_envs)]
+        return samples if is_hybrid(space) else np.array(samples)
+    masks = MaskCheck(space).stack(env.env_method(METHOD))
+    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
+    if not is_hybrid(space):
+        return drawn.reshape(env.num_envs, *(space.shape or ())) + getattr(space, "start", 0)
+    layout = HybridLayout(space)
+    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
+    rows[:, layout.discrete] = drawn
+    return layout.for_envs(rows)
+
+
+class Masks:
+    """The masks of a model's environments."""
+
+    def __init__(self, model: OnPolicyAlgorithm):
+        self._model = model
+        self._check = MaskCheck(model.action_space)
+
+    def now(self) -> np.ndarray:
+        """Return the masks of the current states; see :meth:`MaskCheck.stack`."""
+        env = self._model.env
+        assert env is not None
+        with HELD:
+            masks = env.env_method(METHOD)
+        return self._check.stack(masks)
+
+
+def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
+    """Check that environments have masks if a policy needs them, and warn if the policy ignores their masks.
+
+    :raises ArgumentError: if masks are missing, naming the environment
+    """
+    if takes_masks and not has_attr(env, METHOD):
+        raise ArgumentError(
+            f"{policy} needs action masks, but {_name(env)} has no {METHOD}(): add this method to the "
+            "environments, or wrap each of them in sb3-contrib's ActionMasker"
+        )
+    if not takes_masks and choices(env.action_space) is not None and offers(env, METHOD):
+        warnings.warn(
+            f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
+            "MaskableCnnPolicy or MaskableMultiInputPolicy, or MaskableMlpLstmPolicy and the like with a memory"
+        )
+
+
+def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
+    """Check the masks passed to ``predict``.
+
+    :return: the arguments of the policy's ``predict``
+    :raises ArgumentError: if masks are missing, or not allowed
+    """
+    if not takes_masks:
+        if masks is not None:
+            raise ArgumentError(f"action_masks: {policy} does not use masks; a policy such as MaskableMlpPolicy does")
+        return {}
+    if masks is None:
+        raise ArgumentError(
+            f"action_masks=None: {policy} needs the masks of the states, as from sb3_contrib.common.maskable.utils."
+            "get_action_masks(env). To evaluate the model, pass sb3_ppo_variants.evaluation.WithMasks(model, env) to "
+            "SB3's evaluate_policy. A mask of ones allows everything"
+        )
+    check, array = MaskCheck(space), as_real_array(masks)
+    if isinstance(masks, Mapping | tuple) and is_hybrid(space):
+        rows = [masks]
+    elif array is not None and array.size > 0 and array.size % check.size == 0:
+        rows = [*array.reshape(-1, check.size)]
+    elif array is None and isinstance(masks, list | np.ndarray):
+        rows = [*masks]
+    else:
+        refuse("action_masks", masks, f"{check.size} booleans for each observation")
+    try:
+        return {METHOD: check.stack(rows)}
+    except EnvOutputError as error:
+        of_one = f"the {error.quantity} of observation {error.env_index}"
+        raise ArgumentError(f"action_masks: {of_one} is {error.problem}") from error
+
+
+def check_number(n_masks: int, n_observations: int) -> None:
+    """:raises ArgumentError: if ``predict`` gets more or fewer masks than observations"""
+    if n_masks != n_observations:
+        raise ArgumentError(f"action_masks: {n_masks} masks for {n_observations} observations; pass one for each")
+
+
+def _name(env: VecEnv) -> str:
+    """Find the id of the environments, or else the name of their class, if they are in this process."""
+    # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.
+    inside = single_envs(env)
+    if not inside:
+        return "the environment"
+    first = inside[0].unwrapped
+    return type(first).__name__ if first.spec is None else first.spec.id

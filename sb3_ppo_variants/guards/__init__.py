@@ -1,1 +1,0 @@
-"""Guards that stop training before a bad value from an environment or a worker process spoils it."""
