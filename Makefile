@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 # What comparing needs is a part of it.
 COMPARABLE := $(or $(wildcard $(INSTALLED)),$(VENV)/comparable)
-NATIVE := setup.py sb3_ppo_variants/backends/native/interface.hpp
+NATIVE := setup.py sb3_ppo_variants/engines/native/interface.hpp
 SANITIZED := build/sanitized
 NEWEST := build/newest
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -g

@@ -1,4 +1,4 @@
-"""Writes the table of paths in ``can_i_use.md`` by querying the backends: run ``python docs/can_i_use.py``."""
+"""Writes the table of paths in ``can_i_use.md`` by querying the engines: run ``python docs/can_i_use.py``."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from sb3_ppo_variants import (
     PPOUnclipped,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import Processes
@@ -146,13 +146,13 @@ CASES = {
 
 
 def path(case: Case, make: Callable[..., PPOBase]) -> str:
-    """Return the name of the backend that computes a case."""
+    """Return the name of the engine that computes a case."""
     env = Env(case.observations, case.actions)
     model = make(case.policy, env, n_steps=8, batch_size=8, device="cpu", **case.arguments)
     plan = model._plan()
     if case.processes is not None:
         plan = replace(plan, processes=case.processes)
-    return choose(plan, "auto").backend.name
+    return choose(plan, "auto").engine.name
 
 
 def table() -> str:

@@ -1,4 +1,4 @@
-"""The loop that collects rollouts, shared by all backends and policy kinds."""
+"""The loop that collects rollouts, shared by all engines and policy kinds."""
 
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias

@@ -34,8 +34,6 @@ from sb3_ppo_variants.arguments import (
     instance,
     warn_of_truncated_minibatch,
 )
-from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.normalizing import fast_steps
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.checks import (
     check_coefficients,
@@ -48,6 +46,8 @@ from sb3_ppo_variants.checks import (
     settings_kept,
 )
 from sb3_ppo_variants.collector import begin_rollout, collect
+from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.engines.native.normalizing import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
@@ -291,7 +291,7 @@ class PPOBase(SavedAlgorithm):
     def _settings(self) -> dict[str, str]:
         """Describe what all processes must have in common for the next update, by name."""
         plan = self._plan()
-        return together.settings_of(self, self._all_rules, plan, choose(plan, self.fast).backend.path)
+        return together.settings_of(self, self._all_rules, plan, choose(plan, self.fast).engine.path)
 
     # The loop
 
@@ -320,11 +320,9 @@ class PPOBase(SavedAlgorithm):
                     # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
                     self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
                     rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
-                engine = choose(plan, self.fast).backend
-                with engine.prepared(plan, updating=False):
-                    actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                    steps = fast_steps(env)
-                    going = collect(self, steps, callback, rollout_buffer, actor, plan.processes.size)
+                engine = choose(plan, self.fast).engine
+                actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+                going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
                 if going:
                     parameters = actor.old_parameters()
                     self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
@@ -342,11 +340,10 @@ class PPOBase(SavedAlgorithm):
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
-        engine = choose(plan, self.fast).backend  # Again, because a callback may have changed the policy.
+        engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
         with Snapshot(self, plan.trained, plan.optimizers) as snapshot:
             self.policy.set_training_mode(True)
-            with engine.prepared(plan, updating=True):
-                results, kl = self._run(engine.update(plan), plan)
+            results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):
                 utils.update_learning_rate(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)
@@ -416,9 +413,9 @@ class PPOBase(SavedAlgorithm):
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         self.old_policy = None  # The path of the next rollout does not depend on the last one.
-        backend, why = choose(self._plan(), self.fast)
+        engine, why = choose(self._plan(), self.fast)
         if self.verbose >= 1 and self.processes.rank == 0:
-            print(f"Training on the {backend.path} path: {why}")
+            print(f"Training on the {engine.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
 
     def learn(

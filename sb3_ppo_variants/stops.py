@@ -28,7 +28,7 @@ class EarlyStop:
     ends: Literal["update", "epoch"] = "update"
 
     statistic: ClassVar[str]
-    """The name of the statistic, which backends measure on each minibatch."""
+    """The name of the statistic, which engines measure on each minibatch."""
     needs_kl: ClassVar[bool] = False
     """Whether the policy's distribution needs a known KL."""
     reached: ClassVar[str]

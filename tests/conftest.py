@@ -20,7 +20,7 @@ import torch as th
 
 from fresh import IMPORTED, METHOD
 from helpers import OPTIONAL, in_double_precision
-from sb3_ppo_variants.backends.native.library import INSTRUCTIONS, library
+from sb3_ppo_variants.engines.native.library import INSTRUCTIONS, library
 
 if METHOD == "forkserver":
     # This also speeds up the worker processes of environments.

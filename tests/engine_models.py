@@ -160,11 +160,11 @@ def assert_same_update(model: Any) -> None:
         assert fast_logged[key] == pytest.approx(value, rel=1e-5, abs=1e-7), key
 
 
-def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, **arguments: Any) -> Any:
+def rolled_out(env: VecEnv, callback: Any = None, n_rollouts: int = 1, policy: Any = None, **arguments: Any) -> Any:
+    """Return a model after rollouts with a policy whose actions depend on the state, unlike those of a new one."""
     settings = {"n_steps": 40, "batch_size": 20, "seed": 2, "device": "cpu", **arguments}
-    model = PPOClip(policy_for(env), env, **settings)
+    model = PPOClip(policy_for(env) if policy is None else policy, env, **settings)
     for parameter in model.policy.parameters():
-        # Move away from the initial policy, whose actions hardly depend on the state.
         parameter.data += 0.3 * th.randn(parameter.shape, generator=th.Generator().manual_seed(0))
     _, callback = model._setup_learn(10**6, callback)
     callback.on_training_start({}, {})
@@ -177,11 +177,12 @@ def assert_records_the_policy(model: Any, atol: float = 1e-5) -> None:
     """Check what a rollout recorded against the policy that made it."""
     size = model.n_steps * model.n_envs
     for batch, _, old_parameters in with_old_parameters(model, size):
+        masks = [batch.action_masks] if hasattr(batch, "action_masks") else []
         with th.no_grad():
             discrete = isinstance(model.action_space, spaces.Discrete)
             actions = batch.actions.long().flatten() if discrete else batch.actions
-            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, actions)
-            found = model.policy.get_distribution(batch.observations)
+            values, log_prob, _ = model.policy.evaluate_actions(batch.observations, actions, *masks)
+            found = model.policy.get_distribution(batch.observations, *masks)
         th.testing.assert_close(batch.old_values, values.flatten(), rtol=1e-5, atol=1e-6)
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=atol, atol=atol)
         for ours, theirs in zip(old_parameters, divergences_of(found).parameters(found), strict=True):

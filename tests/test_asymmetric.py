@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from helpers import BOX, collect, noise_envs, small, update
 from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
-from sb3_ppo_variants.backends.native import networks
+from sb3_ppo_variants.engines.native import networks
 from sb3_ppo_variants.policies.families import kind_of
 
 # An observation of the actor alone, of the critic alone, and of both.
@@ -165,7 +165,7 @@ def test_separate_updates_train_each_network_on_its_observations(fast: bool) -> 
 def test_without_keys_the_policy_is_sb3s() -> None:
     models = [small(cls, noise_envs(BOX, SPACE)) for cls in (PPO, PPOClip)]
     assert type(models[0].policy) is type(models[1].policy)
-    assert networks.Architecture.of(models[1].policy).of_critic == 0
+    assert networks.Features(models[1].policy).first_of_critic == 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

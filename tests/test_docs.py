@@ -93,7 +93,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_of_paths_is_what_the_backends_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_paths_is_what_the_engines_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     can_i_use = importlib.import_module("can_i_use")
     assert can_i_use.table() in can_i_use.PAGE.read_text()

@@ -1,6 +1,5 @@
 """A worked example of each part that can be added. The page about the architecture shows them."""
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,13 +25,14 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     register_kl,
 )
-from sb3_ppo_variants.backends import choice
-from sb3_ppo_variants.backends.reference import Reference
+from sb3_ppo_variants.engines import choice
+from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.engines.reference import Reference, TorchUpdate
 from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.stops import EarlyStop
-from sb3_ppo_variants.update import Descent, JointUpdates, Trained, UpdatePlan
+from sb3_ppo_variants.update import Descent, DescentResult, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)
 
@@ -210,45 +210,42 @@ def test_descents_with_the_same_optimizer_have_their_own_step_sizes() -> None:
         PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice((1e-3, 1e-3)), fast=True, **SETTINGS)
 
 
-# A backend: what it can compute, and how.
+# An engine: what it can compute, and how.
 
 
-# [backend]
+# [engine]
+class ThreadedUpdate(TorchUpdate):
+    """Takes the steps on all cores, whatever the number of threads that PyTorch was set to."""
+
+    def descend(self, descent: Descent) -> DescentResult:
+        before = th.get_num_threads()
+        th.set_num_threads(4)
+        try:
+            return super().descend(descent)
+        finally:
+            th.set_num_threads(before)
+
+
 class Threaded(Reference):
-    """Computes large networks on all cores, whatever the number of threads that PyTorch was set to."""
+    """Updates large networks on all cores."""
 
     name, path, how = "threaded", "fast", "all cores compute"
+    update = ThreadedUpdate
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
+    def check(self, plan: UpdatePlan) -> None:
         size = sum(parameter.numel() for parameter in plan.parameters.values())
-        return None if size >= 2**16 else f"the policy has only {size} parameters"
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        return Threads(4)
-
-
-class Threads(AbstractContextManager[None]):
-    """A number of threads of PyTorch that holds while the context is active."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __enter__(self) -> None:
-        self._before = th.get_num_threads()
-        th.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        th.set_num_threads(self._before)
+        if size < 2**16:
+            raise ObstacleError(f"the policy has only {size} parameters")
 
 
 # [end]
 
 
 @pytest.mark.parametrize(("size", "expected"), [(256, "fast"), (8, "reference")])
-def test_a_backend(
+def test_an_engine(
     size: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(choice, "BACKENDS", (Threaded(), Reference()))
+    monkeypatch.setattr(choice, "ENGINES", (Threaded(), Reference()))
     before, threads, step = th.get_num_threads(), set(), th.optim.Adam.step
 
     def counted(self: Any) -> None:

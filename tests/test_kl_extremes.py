@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -16,11 +17,9 @@ from stable_baselines3.common.distributions import (
 
 from helpers import ACTION_SPACES, VARIANTS, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import Single
-from sb3_ppo_variants.backends.native.library import library_in_use
-from sb3_ppo_variants.backends.native.networks import Architecture, StateDependence
+from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.kl import divergences_of
+from sb3_ppo_variants.rollout import OldPolicy
 
 mpmath.mp.dps = 60
 Logits = Sequence[float]
@@ -92,23 +91,22 @@ def on_reference_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> f
     return divergences.kl(was, now).item()
 
 
-def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
+def on_native_path(name: str, old: Logits, new: Logits, dtype: th.dtype) -> float:
     """Compute the KL of a policy whose outputs are its biases."""
+    n = len(old)
+    spaces_of = {"Bernoulli": spaces.MultiBinary(n), "Categorical": spaces.Discrete(n)}
+    space = spaces_of.get(name, spaces.MultiDiscrete([n, n]))
     many = name == "MultiCategorical"
-    was, now = (np.array(logits, dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
-    parts = [len(old)] * (1 + many)
-    drawn = Single("BERNOULLI" if name == "Bernoulli" else "CATEGORICAL", parts)
-    architecture = Architecture(["action_net"], ["value_net"], "TANH", drawn, StateDependence(), 1)
-    arrays = {"action_net.weight": np.zeros((len(now), 1), dtype), "action_net.bias": now}
-    arrays |= {"value_net.weight": np.zeros((1, 1), dtype), "value_net.bias": np.zeros(1, dtype)}
-    one = np.zeros(1, dtype)
-    before = np.concatenate([each.numpy() for each in drawn.parameters(was[None], None)], axis=1)
-    actions = np.zeros((1, drawn.action_size), dtype)
-    columns: dict[str, np.ndarray] = dict.fromkeys(("old_log_prob", "advantages", "returns", "old_values"), one)
-    columns |= {"features": np.zeros((1, 1), dtype), "actions": actions, "old": before}
-    sizes = {"rows": 1, "action_size": drawn.action_size, "old_size": before.shape[1]}
-    rollout = structures.Rollout(**columns, **sizes)
-    return library_in_use().mean_kl(np.dtype(dtype), architecture.structure(arrays), rollout)
+    was, now = (th.tensor(logits, dtype=dtype) for logits in (([*old, *new], [*new, *old]) if many else (old, new)))
+    model = collect(PPOClip("MlpPolicy", noise_envs(space, n_envs=1), n_steps=2, batch_size=2, device="cpu"))
+    model.policy.to(dtype)
+    distribution: Any = sb3s(name, n)
+    known = divergences_of(distribution).parameters(distribution.proba_distribution(was[None]))
+    model.old_policy = OldPolicy(tuple(each.repeat(2, 1) for each in known), model.rollout_buffer.rewards)
+    with th.no_grad():
+        model.policy.action_net.weight.zero_()
+        model.policy.action_net.bias[:] = now
+    return NativeUpdate(model._plan()).kl()
 
 
 @pytest.mark.usefixtures("natively")
@@ -116,7 +114,7 @@ def on_native_path(name: str, old: Logits, new: Logits, dtype: str) -> float:
 def test_in_double_precision(name: str, exactly: Callable[[Logits, Logits], float], old: Logits, new: Logits) -> None:
     expected = pytest.approx(exactly(old, new), rel=1e-9, abs=1e-13)
     assert on_reference_path(name, old, new, th.float64) == expected
-    assert on_native_path(name, old, new, "float64") == expected
+    assert on_native_path(name, old, new, th.float64) == expected
 
 
 @pytest.mark.usefixtures("natively")
@@ -125,7 +123,7 @@ def test_in_single_precision(name: str, exactly: Callable[[Logits, Logits], floa
     old, new = (np.array(logits, np.float32).tolist() for logits in (old, new))
     expected = pytest.approx(exactly(old, new), rel=1e-5, abs=2e-7)
     assert on_reference_path(name, old, new, th.float32) == expected
-    assert on_native_path(name, old, new, "float32") == expected
+    assert on_native_path(name, old, new, th.float32) == expected
 
 
 @pytest.mark.parametrize(("name", "exactly", "old", "new"), CASES)

@@ -29,7 +29,7 @@ LAYERS = {
         "proximal",
     ],
     "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
-    "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "backends"],
+    "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "engines"],
     "the base algorithm": ["callbacks", "checks", "together", "ppo"],
     "the variants": ["variants", "evaluation"],
     "what is made of them": ["recipes", "zoo", "compare", "__main__"],

@@ -28,7 +28,7 @@ from sb3_ppo_variants import (
     PPOClip,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.reference import parameters_in_rollout
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.policies.masked_recurrent import (

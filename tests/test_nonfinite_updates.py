@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.backends.reference import TorchUpdate
+from sb3_ppo_variants.engines.reference import TorchUpdate
 
 
 class TakesNoNaN(NoiseEnv):
@@ -177,8 +177,8 @@ def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.Monkey
 
     model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
     before, n_updates = state(model), model._n_updates
-    what = "native.library.Library.mean_kl" if fast else "reference.TorchUpdate.kl"
-    monkeypatch.setattr(f"sb3_ppo_variants.backends.{what}", interrupted)
+    what = "native.update.NativeUpdate.kl" if fast else "reference.TorchUpdate.kl"
+    monkeypatch.setattr(f"sb3_ppo_variants.engines.{what}", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.learn(1000)
     assert th.equal(state(model), before) and model._n_updates == n_updates

@@ -4,6 +4,7 @@ Each test names the function that uses it. If one fails with a new version of a 
 """
 
 import inspect
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
 from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from stable_baselines3.common.vec_env.subproc_vec_env import _worker
@@ -23,9 +24,8 @@ from torch.nn import functional
 
 from helpers import ACTION_SPACES, BOX, VECTOR, NoiseEnv, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends import images, recognised, views
-from sb3_ppo_variants.backends.native import normalizing
 from sb3_ppo_variants.distributions import StateGaussianDistribution
+from sb3_ppo_variants.engines import recognised, sequences, views
 
 
 def make() -> gym.Env:
@@ -120,14 +120,13 @@ def test_key_of_the_statistics_of_gymnasium() -> None:
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")
 def test_products_of_onednn_in_pytorch() -> None:
-    """``backends.views.has_onednn`` looks for ``torch.ops.mkldnn._linear_pointwise``, and ``_multiply`` calls it."""
-    assert views.has_onednn()
+    """``engines.views.multiply`` calls ``torch.ops.mkldnn._linear_pointwise``."""
     rows, weight, bias = th.randn(3, 5), th.randn(4, 5), th.randn(4)
-    th.testing.assert_close(views._multiply(rows, weight, bias), functional.linear(rows, weight, bias))
+    th.testing.assert_close(views.multiply(rows, weight, bias), functional.linear(rows, weight, bias))
 
 
 def test_children_of_modules_in_pytorch() -> None:
-    """``backends.views.make_view`` gives a copied module other ``_modules``."""
+    """``engines.views.make_view`` gives a copied module other ``_modules``."""
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
     view = views.make_view(module, **{"1": nn.ReLU()})
     rows = th.randn(4, 2)
@@ -136,7 +135,7 @@ def test_children_of_modules_in_pytorch() -> None:
 
 
 def test_the_fused_kernel_of_adam_in_pytorch() -> None:
-    """``backends.images.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
+    """``engines.sequences.fuse_adam`` sets ``fused`` in the group of parameters of an Adam that exists already."""
 
     def kernels() -> bool:
         with th.profiler.profile() as profile:
@@ -147,13 +146,13 @@ def test_the_fused_kernel_of_adam_in_pytorch() -> None:
     optimizer = th.optim.Adam([weight])
     weight.grad = th.ones(3)
     assert not kernels()
-    with images.fuse_adam([optimizer]):
+    with sequences.fuse_adam(optimizer):
         assert kernels()
     assert not kernels() and optimizer.param_groups[0]["fused"] is None
 
 
 def test_where_the_fused_kernel_counts_steps() -> None:
-    """``backends.images.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
+    """``engines.sequences.fuse_adam`` moves the counts to where PyTorch loads those of a fused Adam."""
     weight = nn.Parameter(th.ones(3, device="meta"))
     fused, other = (th.optim.Adam([weight]) for _ in range(2))
     state = {"step": th.tensor(5.0), "exp_avg": th.zeros(3), "exp_avg_sq": th.zeros(3)}  # As a file has it.
@@ -162,15 +161,13 @@ def test_where_the_fused_kernel_counts_steps() -> None:
         {"state": {0: state}, "param_groups": [{**fused.state_dict()["param_groups"][0], "fused": True}]}
     )
     assert other.state[weight]["step"].device != fused.state[weight]["step"].device
-    with images.fuse_adam([other]):
+    with sequences.fuse_adam(other):
         assert other.state[weight]["step"].device == fused.state[weight]["step"].device
 
 
 def test_sequences_of_sb3_contrib() -> None:
-    """``backends.sequences._view_by_cells`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
+    """``engines.sequences`` replaces ``RecurrentActorCriticPolicy._process_sequence``."""
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
-    from sb3_ppo_variants.backends import sequences
-
     cls = policies.RecurrentActorCriticPolicy
     assert all(hasattr(cls, name) for name in sequences.RELIED_ON)
     parameters = [*inspect.signature(cls._process_sequence).parameters]
@@ -181,13 +178,13 @@ def test_sequences_of_sb3_contrib() -> None:
     states = th.randn(2, 2, 4), th.randn(2, 2, 4)
     theirs, ours = (
         process(features, states, starts, lstm)
-        for process in (cls._process_sequence, sequences.StepsByCells(cls._process_sequence, [lstm]))
+        for process in (cls._process_sequence, partial(sequences.process_by_cells, cls._process_sequence))
     )
     th.testing.assert_close(ours, theirs)
 
 
 def test_methods_of_sb3s_policies() -> None:
-    """``backends.recognised`` refuses policies that override one of these methods."""
+    """``engines.recognised`` refuses policies that override one of these methods."""
     assert all(callable(getattr(ActorCriticPolicy, name, None)) for name in recognised.WRITTEN_OUT)
 
 
@@ -214,24 +211,21 @@ def test_how_policies_create_their_networks(policy: Any) -> None:
     assert [made[2].latent_dim_pi, made[2].latent_dim_vf] == [64, 64]
 
 
-def test_methods_of_sb3s_vec_normalize() -> None:
-    """``backends.native.normalizing.fast_steps`` leaves environments alone that override one of these methods."""
-    assert all(callable(getattr(VecNormalize, name, None)) for name in normalizing.REPLACED)
-
-
 def test_hooks_of_pytorch() -> None:
-    """``backends.recognised.have_hooks`` finds hooks by these names."""
+    """``engines.recognised.check_modules`` finds hooks by these names."""
     hooked: list[Any] = [nn.Linear(1, 1) for _ in range(4)]
     hooked[0].register_forward_hook(lambda *_: None)
     hooked[1].register_forward_pre_hook(lambda *_: None)
     hooked[2].register_full_backward_hook(lambda *_: None)
     hooked[3].register_full_backward_pre_hook(lambda *_: None)
-    assert not recognised.have_hooks([nn.Linear(1, 1)])
-    assert all(recognised.have_hooks([module]) for module in hooked)
+    recognised.check_modules([nn.Linear(1, 1)])
+    for module in hooked:
+        with pytest.raises(recognised.ObstacleError, match="hooks"):
+            recognised.check_modules([module])
 
 
 def test_steps_that_schedulers_of_pytorch_count() -> None:
-    """``backends.native.backend`` allows an optimizer whose ``step`` a scheduler has replaced."""
+    """``engines.native.engine`` allows an optimizer whose ``step`` a scheduler has replaced."""
     optimizer = th.optim.Adam([nn.Parameter(th.ones(1))])
     th.optim.lr_scheduler.StepLR(optimizer, 1)
     assert "step" in vars(optimizer) and hasattr(optimizer.step, "_wrapped_by_lr_sched")

@@ -9,7 +9,7 @@ from recurrence import SMALL, ragged_envs, small_recurrent
 
 from helpers import ACTION_SPACES, DICT, IMAGE, LogRecorder, with_old_parameters
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL
-from sb3_ppo_variants.backends.reference import parameters_in_rollout
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.policies.families import kind_of
 
 CASES: dict[str, dict[str, Any]] = {

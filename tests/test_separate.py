@@ -20,8 +20,8 @@ from helpers import (
     noise_envs,
 )
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, SeparateUpdates
-from sb3_ppo_variants.backends.native.update import NativeDescent
-from sb3_ppo_variants.backends.reference import TorchUpdate
+from sb3_ppo_variants.engines.native.update import NativeUpdate
+from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.recipes import evaluate, recipe, train
 
 N_STEPS, N_ENVS = 20, 3
@@ -169,7 +169,7 @@ def test_what_is_no_division_is_refused() -> None:
 # The descent of each path, and its method that makes the steps, one by one or all at once.
 STEPS: dict[str, tuple[Any, str]] = {
     "reference": (TorchUpdate, "step"),
-    "natively": (NativeDescent, "descend"),
+    "natively": (NativeUpdate, "descend"),
 }
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.native.library import library
+from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
@@ -268,7 +268,7 @@ def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
         "processor": processor(),
         "native": "" if found is None else found.instructions,
         "torch": th.backends.cpu.get_cpu_capability(),
-        "path": choose(model._plan(), model.fast).backend.name if isinstance(model, PPOBase) else "",
+        "path": choose(model._plan(), model.fast).engine.name if isinstance(model, PPOBase) else "",
     }
 
 

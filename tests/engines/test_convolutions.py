@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from helpers import BOX, collect, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.backends.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
+from sb3_ppo_variants.engines.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
+from sb3_ppo_variants.engines.recognised import ObstacleError
 
 pytestmark = pytest.mark.usefixtures("natively")
 
@@ -91,62 +92,59 @@ def test_nothing_that_is_not_finite_is_lost(value: float) -> None:
     assert not any(each.isfinite().all() for each in found)
 
 
-def policy_for(images: spaces.Box = FRAMES, **policy_kwargs: Any) -> Any:
-    env = noise_envs(BOX, images)
-    return PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs=policy_kwargs).policy
+def new_policy() -> Any:
+    return PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16).policy
 
 
-def test_which_policies_take_part() -> None:
-    assert FirstLayers.find(policy_for()) is not None
-    assert FirstLayers.find(policy_for(spaces.Box(0, 255, (84, 84, 3), np.uint8))) is not None
-    assert FirstLayers.find(policy_for(share_features_extractor=False)) is None
-    numbers = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
-    assert FirstLayers.find(policy_for(spaces.Box(0, 1, (2, 36, 36), np.float32), **numbers)) is None
+def narrow_bias() -> nn.Conv2d:
+    layer = nn.Conv2d(2, 32, 8, 4)
+    layer.bias = nn.Parameter(th.zeros(31))
+    return layer
 
 
 @pytest.mark.parametrize(
-    "layer",
+    ("position", "layer"),
     [
-        nn.Conv2d(2, 32, 8, 4, padding=1),
-        nn.Conv2d(2, 32, 8, 4, dilation=2),
-        nn.Conv2d(2, 32, 8, (4, 2)),
-        nn.Conv2d(2, 32, (8, 4), 4),
-        nn.Conv2d(2, 32, 8, 4, groups=2),
-        nn.Conv2d(2, 32, 8, 4, bias=False),
-        nn.Conv2d(2, 32, 3, 4),
-        nn.Conv2d(2, 48, 8, 4),
-        nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 32, 8, 4)),
+        (0, nn.Conv2d(2, 32, 8, 4, padding=1)),
+        (0, nn.Conv2d(2, 32, 8, 4, dilation=2)),
+        (0, nn.Conv2d(2, 32, 8, (4, 2))),
+        (0, nn.Conv2d(2, 32, (8, 4), 4)),
+        (0, nn.Conv2d(2, 32, 8, 4, groups=2)),
+        (0, nn.Conv2d(2, 32, 8, 4, bias=False)),
+        (0, nn.Conv2d(2, 32, 3, 4)),
+        (0, nn.Conv2d(2, 48, 8, 4)),
+        (0, nn.Conv2d(2, 32, 8, 4).double()),
+        (0, nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 32, 8, 4))),
+        (0, nn.Conv2d(4, 32, 8, 4)),
+        (0, narrow_bias()),
+        (2, nn.Conv2d(64, 64, 4, 2)),
+        (4, nn.Conv2d(64, 48, 3)),
+        (4, nn.Conv2d(64, 64, 10)),
+        (1, nn.Tanh()),
+        (5, nn.Identity()),
+        (6, nn.AdaptiveAvgPool2d(1)),
     ],
     ids=str,
 )
-def test_layers_that_do_not(layer: nn.Module) -> None:
-    policy = policy_for()
-    policy.features_extractor.cnn[0] = layer
-    assert FirstLayers.find(policy) is None
+def test_layers_that_do_not(position: int, layer: nn.Module) -> None:
+    """The library does not check layers. With those of other shapes it would read beyond its arrays."""
+    policy = new_policy()
+    policy.features_extractor.cnn[position] = layer
+    with pytest.raises(ObstacleError, match="does not compute these convolutions"):
+        FirstLayers(policy)
 
 
-def test_layers_of_the_wrong_shapes_are_refused() -> None:
-    """The library itself does not check them, and would read beyond the arrays."""
-    layers: list[Any] = [*network(2)][::2]
-    assert find_shapes(layers, (84, 84, 2)) is not None
-    for wrong in (
-        [nn.Conv2d(4, 32, 8, 4), *layers[1:]],
-        [layers[0], nn.Conv2d(64, 64, 4, 2), layers[2]],
-        [layers[0], layers[1], nn.Conv2d(64, 48, 3)],
-        [layers[0], layers[1], nn.Conv2d(64, 64, 10)],
-        [layers[0].double(), *layers[1:]],
-    ):
-        assert find_shapes(wrong, (84, 84, 2)) is None
-    layer = nn.Conv2d(2, 32, 8, 4)
-    layer.bias = nn.Parameter(th.zeros(31))
-    assert find_shapes([layer], (84, 84, 2)) is None
+def test_layers_that_change_later_are_computed_by_pytorch() -> None:
+    policy = new_policy()
+    first, images = FirstLayers(policy), np.random.default_rng(0).integers(0, 256, (3, *FRAMES.shape), np.uint8)
+    policy.features_extractor.cnn[4].weight.data = th.zeros(64, 64, 2, 2)
+    assert first(images, np.array([2])).shape[:2] == (1, 64)
 
 
-def test_other_layers_between_them() -> None:
-    for position, module in ((1, nn.Tanh()), (5, nn.Identity()), (6, nn.AdaptiveAvgPool2d(1))):
-        policy = policy_for()
-        policy.features_extractor.cnn[position] = module
-        assert FirstLayers.find(policy) is None
+@pytest.mark.parametrize("rows", [[3], [-1]])
+def test_rows_that_do_not_exist_are_refused(rows: list[int]) -> None:
+    with pytest.raises(IndexError, match="rows of 3 images"):
+        convolved([*network(1)][::2], np.zeros((3, 36, 36, 1), np.uint8), np.array(rows))
 
 
 @pytest.mark.parametrize("n_images", [1, 7, 9, 40, 70])
@@ -176,31 +174,13 @@ def test_threads_in_a_forked_process() -> None:
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_images_in_either_order(channels_last: bool) -> None:
-    policy = policy_for()
-    images = np.random.default_rng(0).integers(0, 256, (3, 2, *FRAMES.shape), np.uint8)
-    numbers = th.from_numpy(images.reshape(6, *FRAMES.shape)[[5, 1]]) / 255
+    policy = new_policy()
+    images = np.random.default_rng(0).integers(0, 256, (6, *FRAMES.shape), np.uint8)
+    numbers = th.from_numpy(images[[5, 1]]) / 255
     if channels_last:
         images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, -3, -1)), -1, -3)
-    layers = FirstLayers.find(policy)
-    assert layers is not None
-    found = layers(images, np.array([5, 1]))
     wanted = functional.relu(policy.features_extractor.cnn[:-1](numbers))
-    th.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_rollouts_and_updates_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    compute = FirstLayers.__call__
-
-    def noted(self: FirstLayers, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
-        seen.append(len(rows))
-        return compute(self, images, rows)
-
-    monkeypatch.setattr(FirstLayers, "__call__", noted)
-    env = noise_envs(BOX, FRAMES)
-    PPOClip("CnnPolicy", env, n_steps=20, batch_size=8, n_epochs=1).learn(40)
-    # 20 steps of two environments, and 5 minibatches. The KL needs all 40 states at once.
-    assert seen.count(2) >= 20 and seen.count(8) == 5 and seen.count(40) == 1
+    th.testing.assert_close(FirstLayers(policy)(images, np.array([5, 1])), wanted, rtol=1e-5, atol=1e-6)
 
 
 class AsNumbers(VecEnvWrapper):

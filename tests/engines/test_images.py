@@ -1,6 +1,6 @@
-"""An update on images that are laid out for convolutions matches the reference path."""
+"""The engine for images makes the same rollouts and updates as the reference."""
 
-import io
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -8,28 +8,30 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, masked_envs
-from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import ActorCriticCnnPolicy
+from torch import nn
+from torch.nn import functional
 
 from helpers import ACTION_SPACES, BOX, collect, noise_envs
 from sb3_ppo_variants import (
     ExactKL,
     Huber,
     KLAdaptive,
-    NonFiniteError,
     PPOAdaptiveKL,
     PPOClip,
     PPOFixedKL,
     PPOUnclipped,
 )
-from sb3_ppo_variants.backends.choice import choose
-from sb3_ppo_variants.backends.images import Images
-from sb3_ppo_variants.backends.native.convolutions import FirstLayers
+from sb3_ppo_variants.engines import views
+from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.rollout import in_rows
 
+pytestmark = [
+    pytest.mark.usefixtures("natively"),
+    pytest.mark.filterwarnings("ignore:You have specified a mini-batch size"),
+]
 IMAGE = spaces.Box(0, 255, (36, 36, 2), np.uint8)
-NUMBERS = spaces.Box(0, 1, (2, 36, 36), np.float32)
-NORMALIZED: dict[str, Any] = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
+FRAMES = spaces.Box(0, 255, (4, 45, 60), np.uint8)
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "clip": (PPOClip, {}),
     "adaptive": (PPOAdaptiveKL, {"kl_coef": 3.0}),
@@ -40,24 +42,21 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "target_kl": (PPOClip, {"target_kl": 1e-6}),
     "stop and value loss": (PPOClip, {"stop": ExactKL(1e-5, ends="epoch"), "value_loss": Huber(0.1)}),
     "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-4, every="minibatch")}),
-    "separate features": (PPOClip, {"policy_kwargs": {"share_features_extractor": False, "net_arch": [16]}}),
+    "another network": (PPOClip, {"policy_kwargs": {"net_arch": [16]}}),
     "gSDE": (PPOClip, {"use_sde": True}),
+    **{name: (PPOFixedKL, {"action_space": space, "n_updates": 2}) for name, space in ACTION_SPACES.items()},
+    **{
+        f"masked {name}": (PPOFixedKL, {"action_space": space, "masked": True, "n_updates": 2})
+        for name, space in MASKED_SPACES.items()
+    },
+    "masked, a stop": (PPOClip, {"action_space": MASKED_SPACES["MultiDiscrete"], "masked": True, "target_kl": 1e-6}),
 }
-
-
-@pytest.fixture(params=["natively", "with PyTorch"], autouse=True)
-def _convolved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run each test with convolutions by the native library and by PyTorch."""
-    if request.param == "natively":
-        request.getfixturevalue("natively")
-    else:
-        monkeypatch.setattr(FirstLayers, "find", lambda _: None)
 
 
 def updated(
     cls: Any,
     fast: bool,
-    action_space: spaces.Space,
+    action_space: spaces.Space = BOX,
     n_updates: int = 1,
     images: spaces.Box = IMAGE,
     masked: bool = False,
@@ -74,6 +73,10 @@ def updated(
 
 
 def assert_same(reference: Any, fast: Any) -> None:
+    for column in ("actions", "values", "log_probs", "advantages", "returns"):
+        buffers = reference.rollout_buffer, fast.rollout_buffer
+        theirs, ours = (in_rows(buffer, getattr(buffer, column)) for buffer in buffers)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=column)
     assert fast._n_updates == reference._n_updates
     for wanted, got in zip(reference.policy.parameters(), fast.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
@@ -86,210 +89,132 @@ def assert_same(reference: Any, fast: Any) -> None:
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("name", CASES)
-def test_objectives(name: str) -> None:
+def test_rollouts_and_updates(name: str) -> None:
     cls, arguments = CASES[name]
-    assert_same(*(updated(cls, fast, BOX, **arguments) for fast in (False, True)))
+    assert_same(*(updated(cls, fast, **arguments) for fast in (False, True)))
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_action_spaces_and_a_buffer_read_twice(space: str) -> None:
-    assert_same(*(updated(PPOFixedKL, fast, ACTION_SPACES[space], n_updates=2) for fast in (False, True)))
+def own_forward(policy: Any) -> None:
+    policy.features_extractor.cnn.forward = policy.features_extractor.cnn.forward
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"gSDE"}))
-def test_objectives_with_masked_actions(name: str) -> None:
-    cls, arguments = CASES[name]
-    space = MASKED_SPACES["MultiDiscrete"]
-    assert_same(*(updated(cls, fast, space, masked=True, **arguments) for fast in (False, True)))
+def hooked(policy: Any) -> None:
+    policy.features_extractor.cnn[0].register_forward_hook(lambda *_: None)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("space", MASKED_SPACES)
-def test_masked_action_spaces_and_a_buffer_read_twice(space: str) -> None:
-    both = (updated(PPOFixedKL, fast, MASKED_SPACES[space], 2, masked=True) for fast in (False, True))
-    assert_same(*both)
+def other_network(policy: Any) -> None:
+    policy.features_extractor.cnn = nn.AdaptiveMaxPool2d(1)
+    policy.features_extractor.linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 512))
+    policy.optimizer = th.optim.Adam(policy.parameters())
 
 
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_images_that_are_numbers_already() -> None:
-    reference, fast = (updated(PPOClip, fast, BOX, images=NUMBERS, policy_kwargs=NORMALIZED) for fast in (False, True))
-    assert_same(reference, fast)
+def weight_norm(policy: Any) -> None:
+    nn.utils.spectral_norm(policy.features_extractor.linear[0])
+    policy.optimizer = th.optim.Adam(policy.parameters())
 
 
-def test_bytes_that_are_not_scaled_take_the_reference_path() -> None:
-    env = noise_envs(BOX, IMAGE)
-    model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, policy_kwargs={"normalize_images": False})
-    assert choose(model._plan(), "auto").backend.path == "reference"
-    assert Images().obstacle(model._plan()) == "images are not scaled to [0, 1]"
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (own_forward, "a Sequential has its own forward"),
+        (hooked, "the policy's modules have hooks"),
+        (other_network, "the layers of the NatureCNN were replaced"),
+        (weight_norm, "the policy's modules have hooks"),
+    ],
+)
+def test_what_is_not_recognised_takes_the_reference_path(change: Any, why: str) -> None:
+    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16, fast="auto")
+    change(model.policy)
+    chosen = choose(model._plan(), "auto")
+    assert chosen.engine.path == "reference" and chosen.why == why
+    before = deepcopy(model.policy.state_dict())
+    model.learn(16)
+    assert not th.equal(model.policy.action_net.weight, before["action_net.weight"])
 
 
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_policy_scales_images_again(fails: bool) -> None:
-    model = updated(PPOClip, True, BOX)
-    if fails:
-        model.rollout_buffer.returns[:] = np.nan
-        with pytest.raises(NonFiniteError):
-            model.train()
-    assert model.policy.normalize_images
+@pytest.mark.parametrize(
+    ("image", "kwargs", "why"),
+    [
+        (IMAGE, {"normalize_images": False}, "images are not scaled to [0, 1]"),
+        (IMAGE, {"share_features_extractor": False}, "actor and critic have different features"),
+        (
+            spaces.Box(0, 1, (2, 36, 36), np.float32),
+            {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}},
+            "images are float32, not bytes",
+        ),
+    ],
+)
+def test_other_images_and_features_take_the_reference_path(image: Any, kwargs: dict[str, Any], why: str) -> None:
+    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, image), n_steps=8, batch_size=16, policy_kwargs=kwargs)
+    chosen = choose(model._plan(), "auto")
+    assert chosen.engine.path == "reference" and chosen.why == why
+    model.learn(16)
 
 
-class Strides(BaseCallback):
-    """Records the memory layout of the filters during a rollout."""
+class Looks(BaseCallback):
+    """Records what of the modules' attributes has changed during a rollout."""
+
+    def _on_training_start(self) -> None:
+        self.changed: set[str] = set()
+        self.before = [dict(vars(module)) for module in self.model.policy.modules()]
 
     def _on_step(self) -> bool:
-        self.seen = [weight.stride() for weight in filters(self.model.policy)]
+        for was, module in zip(self.before, self.model.policy.modules(), strict=True):
+            now = vars(module)
+            self.changed |= {name for name in {**was, **now} if was.get(name) is not now.get(name)}
         return True
 
 
-def filters(policy: Any) -> list[th.Tensor]:
-    return [module.weight for module in policy.modules() if isinstance(module, th.nn.Conv2d)]
-
-
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_filters_lie_for_convolutions_only_while_they_are_used() -> None:
-    model, callback = updated(PPOClip, True, BOX), Strides()
-    model.learn(60, callback=callback)
-    wanted = [weight.contiguous(memory_format=th.channels_last).stride() for weight in filters(model.policy)]
-    assert callback.seen == wanted and len(wanted) == 3
-    for weight in filters(model.policy):
-        state = model.policy.optimizer.state[weight]
-        assert all(tensor.is_contiguous() for tensor in (weight, state["exp_avg"], state["exp_avg_sq"]))
-
-
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_parameters_stay_where_they_are_in_memory() -> None:
-    """Another process may share the memory."""
-    model = updated(PPOClip, True, BOX)
-    parameters = [*model.policy.parameters()]
-    shared, before = [each.data for each in parameters], [each.detach().clone() for each in parameters]
-    model.learn(60)
-    for place, parameter, earlier in zip(shared, parameters, before, strict=True):
-        assert place.data_ptr() == parameter.data_ptr()
-        assert th.equal(place, parameter) and not th.equal(place, earlier)
-
-
-class Counting(th.nn.Module):
-    """Has large layers and counts its calls, as a module of a user may."""
-
-    latent_dim_pi = latent_dim_vf = 256
-
-    def __init__(self, features: int):
-        super().__init__()
-        self.layer, self.calls = th.nn.Linear(features, 256), 0
-
-    def forward(self, features: th.Tensor) -> tuple[th.Tensor, th.Tensor]:
-        return self.forward_actor(features), self.forward_critic(features)
-
-    def forward_actor(self, features: th.Tensor) -> th.Tensor:
-        self.calls += 1
-        return self.layer(features)
-
-    def forward_critic(self, features: th.Tensor) -> th.Tensor:
-        return self.layer(features)
-
-
-class CountingPolicy(ActorCriticCnnPolicy):
-    def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = Counting(self.features_dim)  # type: ignore[assignment]
-
-
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_modules_of_a_user_keep_their_attributes() -> None:
-    env = noise_envs(BOX, IMAGE)
-    model: Any = PPOClip(CountingPolicy, env, n_steps=20, batch_size=25, n_epochs=2, fast=True)
-    model.learn(40)
-    # A call for each step and minibatch of a rollout and its update, at least.
-    assert model.policy.mlp_extractor.calls >= 20 + 4
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("cls", [PPO, PPOClip])
-def test_moments_of_the_reference_path_go_with_their_filters(cls: Any) -> None:
-    def continued(fast: bool) -> Any:
-        model: Any = PPOClip.load(io.BytesIO(saved), env=noise_envs(BOX, IMAGE, n_envs=3), fast=False)
-        model.set_random_seed(1)
-        # Both use the same rollout, because convolutions on the other path round differently.
-        collect(model)
-        model.fast = fast
-        np.random.seed(3)
-        model.train()
-        return model
-
-    file, reference = io.BytesIO(), {} if cls is PPO else {"fast": False}
-    env = noise_envs(BOX, IMAGE, n_envs=3)
-    cls("CnnPolicy", env, n_steps=20, batch_size=25, n_epochs=2, seed=1, **reference).learn(60).save(file)
-    saved = file.getvalue()
-    assert_same(*(continued(fast) for fast in (False, True)))
-
-
-FRAMES = spaces.Box(0, 255, (4, 45, 40), np.uint8)
-
-
-def test_another_network_in_place_of_the_convolutions() -> None:
-    class Pooled(th.nn.Module):
-        def forward(self, images: th.Tensor) -> th.Tensor:
-            return images.mean((2, 3)).repeat(1, 128)
-
-    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
-    model.policy.features_extractor.cnn = Pooled()
-    model.policy.features_extractor.linear = th.nn.Identity()
-    model.policy.optimizer = th.optim.Adam(model.policy.parameters())
-    assert choose(model._plan(), "auto").backend.path == "reference"
-    model.learn(16)
-
-
-@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-def test_a_batch_larger_than_the_rollout() -> None:
-    env = noise_envs(BOX, FRAMES)
-    PPOClip("CnnPolicy", env, n_steps=8, batch_size=10**12, n_epochs=1, fast=True).learn(16)
-
-
-def test_hooks_of_the_first_layer_are_called() -> None:
-    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
-    seen: list[Any] = []
-    model.policy.features_extractor.cnn[0].register_forward_hook(lambda *arguments: seen.append(arguments))
-    assert FirstLayers.find(model.policy) is None
-    model.learn(16)
-    assert seen
-
-
-@pytest.mark.parametrize("name", ["Box", "Discrete"])
-def test_rollouts_with_the_first_layer_apart(name: str) -> None:
-    def collected(fast: bool) -> Any:
-        env = noise_envs(ACTION_SPACES[name], FRAMES)
-        model: Any = PPOClip("CnnPolicy", env, n_steps=16, batch_size=16, seed=1, fast=fast)
-        collect(model)
-        assert model.policy.normalize_images and "forward" not in vars(model.policy.features_extractor.cnn)
-        return model.rollout_buffer
-
-    reference, fast = collected(False), collected(True)
-    assert np.array_equal(fast.observations, reference.observations)
-    for column in ("actions", "values", "log_probs", "advantages", "returns"):
-        np.testing.assert_allclose(getattr(fast, column), getattr(reference, column), rtol=1e-4, atol=1e-5)
-
-
-def test_the_policy_itself_stays_unchanged_while_its_first_layer_is_computed_apart() -> None:
+def test_the_policy_itself_stays_unchanged_while_its_first_layers_are_computed_apart() -> None:
     """An interrupt at any moment must not leave it changed."""
-    model: Any = PPOClip("CnnPolicy", noise_envs(BOX, FRAMES), n_steps=8, batch_size=16)
-    extractor, seen = model.policy.features_extractor, []
-    before = [dict(vars(module)) for module in (model.policy, extractor, extractor.cnn)]
+    model, callback = updated(PPOClip, True), Looks()
+    places = [each.data_ptr() for each in model.policy.parameters()]
+    model.learn(60, callback=callback)
+    assert callback.changed <= {"training"} and model.policy.normalize_images
+    assert [each.data_ptr() for each in model.policy.parameters()] == places
 
-    def look(*_: Any) -> None:
-        now = [vars(module) for module in (model.policy, extractor, extractor.cnn)]
-        seen.append(
-            [{name for name in {**a, **b} if a.get(name) is not b.get(name)} for a, b in zip(before, now, strict=True)]
-        )
 
-    extractor.linear.register_forward_hook(look)
-    model.learn(16)
-    assert len(seen) > 8
-    assert all(changed <= {"training"} for each in seen for changed in each)
+with_onednn = pytest.mark.skipif(
+    not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of PyTorch with MKL and oneDNN"
+)
+
+
+@with_onednn
+@pytest.mark.parametrize("n_rows", [1, 7, 40])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_product_and_its_gradients(n_rows: int, bias: bool, strided: bool) -> None:
+    th.manual_seed(0)
+    layer, rows = nn.Linear(129, 5, bias), th.randn(129, n_rows).t() if strided else th.randn(n_rows, 129)
+    if strided:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    inputs = [rows.requires_grad_(), *layer.parameters()]
+    got, wanted = (of(rows, layer.weight, layer.bias) for of in (views.Product.apply, functional.linear))
+    th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    gradient = th.randn(n_rows, 5)
+    gradients = (th.autograd.grad(of, inputs, gradient) for of in (got, wanted))
+    th.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
+
+
+@with_onednn
+def test_the_large_layer_is_multiplied_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[int, ...]] = set()
+    multiply = views.multiply
+
+    def noted(a: th.Tensor, b: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
+        seen.add(tuple(b.shape))
+        return multiply(a, b, bias)
+
+    monkeypatch.setattr(views, "multiply", noted)
+    assert_same(*(updated(PPOClip, fast, images=FRAMES) for fast in (False, True)))
+    # The factors of the output and of the gradients, for minibatches of 25 and 10 rows.
+    n_flat = 64 * 2 * 4
+    assert seen == {(512, n_flat), (n_flat, 512), (n_flat, 25), (n_flat, 10)}
+
+
+@with_onednn
+@pytest.mark.parametrize("dtype", [th.float64, th.bfloat16])
+def test_other_precisions(dtype: th.dtype) -> None:
+    layer, rows = nn.Linear(256, 256, dtype=dtype), th.randn(4, 256, dtype=dtype)
+    assert th.equal(views.with_onednn(layer)(rows), layer(rows))

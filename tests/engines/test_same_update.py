@@ -21,7 +21,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.choice import choose
+from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.objectives import EWMA, Clipped, DualClip, KLPenalized
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -44,7 +44,7 @@ def test_any_model(case: str, name: str, settings: str, double_precision: Double
     cls, arguments = CASES[case]
     model = model_of(cls, name, **{**UPDATES[settings], **arguments})
     double_precision(model)
-    assert choose(model._plan(), "auto").backend.name == "native"
+    assert choose(model._plan(), "auto").engine.name == "native"
     assert_same_update(model)
 
 
@@ -112,7 +112,7 @@ def test_actions_that_the_policy_does_not_have_are_refused(value: int) -> None:
 def test_the_engine_for_sequences() -> None:
     kick = HYBRID["move or kick"][0]
     model = collected(PPOFixedKL, kick, policy="MlpLstmPolicy", n_epochs=2, ent_coef=0.02)
-    assert choose(model._plan(), True).backend.name == "sequences"
+    assert choose(model._plan(), True).engine.name == "sequences"
     reference, fast = update(model, False), update(model, True)
     for got, wanted in zip(fast.policy.parameters(), reference.policy.parameters(), strict=True):
         th.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
@@ -165,19 +165,6 @@ def test_gradients_that_a_callback_has_kept_stay(fast: bool) -> None:
     assert not all(map(th.equal, kept, [parameter.grad for parameter in model.policy.parameters()]))
 
 
-@pytest.mark.parametrize("learn_features", [False, True])
-@pytest.mark.parametrize("name", ["gSDE, plain", "gSDE, one deviation", "gSDE, squashed expln"])
-def test_options_of_gsde(name: str, learn_features: bool, double_precision: Double) -> None:
-    model = model_of(PPOFixedKL, name, kl_coef=3.0, ent_coef=0.02)
-    model.policy.action_dist.learn_features, model.policy.action_dist.epsilon = learn_features, 0.1
-    double_precision(model)
-    assert_same_update(model)
-
-
 def test_options_may_be_flags_of_numpy() -> None:
-    models = []
-    for true in (True, np.True_):
-        model = small(use_sde=True, policy_kwargs={"use_expln": true}, fast=True)
-        model.policy.action_dist.learn_features = true
-        models.append(model.learn(64))
+    models = [small(use_sde=True, policy_kwargs={"use_expln": true}, fast=True).learn(64) for true in (True, np.True_)]
     assert_same_weights(*models)

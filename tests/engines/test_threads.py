@@ -6,23 +6,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
-from engine_models import CASES, OWN, SDE, assert_same_update, collected
+from engine_models import OWN, SDE, assert_same_update, collected
 
-from helpers import ACTION_SPACES, BOX, flat_weights, update
+from helpers import BOX, flat_weights, update
 from sb3_ppo_variants import (
     ApproximateKL,
-    ExactKL,
     KLAdaptive,
     PPOClip,
     PPOCustom,
     PPOFixedKL,
     SeparateUpdates,
 )
-from sb3_ppo_variants.backends.native import update as native_update
-from sb3_ppo_variants.backends.native.update import divide_work
+from sb3_ppo_variants.engines.native import update as native_update
+from sb3_ppo_variants.engines.native.update import divide_work
 from sb3_ppo_variants.objectives import KLHinge
 
 THREADS = (1, 2, 3, 4, 7)
@@ -91,60 +89,33 @@ def test_updates_do_not_depend_on_the_number_of_threads(name: str) -> None:
     assert_same(with_batches(collected(cls, BOX, **{"n_epochs": 3, **settings})))
 
 
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("space", ACTION_SPACES)
-def test_whatever_the_actions(space: str) -> None:
-    assert_same(with_batches(collected(PPOClip, ACTION_SPACES[space], ent_coef=0.01, n_epochs=3)))
-
-
 @pytest.mark.usefixtures("each_instruction_set")
 def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself divides these: 300 states are two whole blocks and a part of one."""
-    found: list[native_update.Division] = []
+    found: list[tuple[int, int, int]] = []
 
-    def noted(*arguments: Any) -> native_update.Division:
+    def noted(*arguments: Any) -> tuple[int, int, int]:
         found.append(divide_work(*arguments))
         return found[-1]
 
-    monkeypatch.setattr("sb3_ppo_variants.backends.native.update.divide_work", noted)
-    settings: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
-    assert_same(with_batches(collected(PPOClip, BOX, **settings), 300))
-    assert [each.threads for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
-    assert {each.block_rows for each in found} == {native_update.BLOCK_ROWS}
+    monkeypatch.setattr(native_update, "divide_work", noted)
+    large: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
+    assert_same(with_batches(collected(PPOClip, BOX, **large), 300))
+    assert [threads for *_, threads in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
+    assert {rows for rows, *_ in found} == {native_update.BLOCK_ROWS}
+    found.clear()
+    assert_same(with_batches(collected(PPOClip, BOX, n_steps=200, n_epochs=1), 64))
+    assert {(rows, threads) for rows, _, threads in found} == {(64, 1)}
 
 
-def test_small_ones_are_not() -> None:
-    th.set_num_threads(8)
-    networks = {f"{network}.{name}": np.zeros(5_000) for network in ("actor", "critic") for name in ("weight", "bias")}
-    layers = [{"actor.weight", "actor.bias"}, {"critic.weight", "critic.bias"}]
-    assert divide_work(networks, layers, rows=64) == (64, 20_000, 1)
-    assert divide_work(networks, layers, rows=6400).threads == 8
-    # What it does not train has no place in the gradients of threads.
-    assert divide_work({"actor.weight": np.zeros(20_000)}, layers, rows=6400) == (6400, 20_000, 1)
-
-
-@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("divided")
 @pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("space", ["Box", "MultiDiscrete"])
-def test_divided_updates_are_the_reference(
-    space: str, name: str, n_threads: int, double_precision: Callable[[Any], None]
-) -> None:
-    cls, arguments = CASES[name]
-    model = with_batches(collected(cls, ACTION_SPACES[space], ent_coef=0.02, max_grad_norm=0.05, **arguments))
+@pytest.mark.parametrize("name", SETTINGS)
+def test_divided_updates_are_the_reference(name: str, n_threads: int, double_precision: Callable[[Any], None]) -> None:
+    cls, settings = SETTINGS[name]
+    model = with_batches(collected(cls, BOX, **{"n_epochs": 3, **settings}))
     double_precision(model)
     th.set_num_threads(n_threads)
-    assert_same_update(model)
-
-
-@pytest.mark.usefixtures("divided")
-@pytest.mark.parametrize("own", OWN)
-def test_so_they_are_with_objectives_in_python(own: str, double_precision: Callable[[Any], None]) -> None:
-    settings: dict[str, Any] = {"objective": OWN[own], "ent_coef": 0.01, "stop": ExactKL(0.05)}
-    model = with_batches(collected(PPOCustom, BOX, **settings))
-    double_precision(model)
-    th.set_num_threads(3)
     assert_same_update(model)
 
 

@@ -24,5 +24,5 @@ def test_an_objective_is_in_four_files(name: str) -> None:
     assert issubclass(found, NativeObjective)
     pattern = re.compile(rf"\b({name}|{found.term})\(|\b{name},|\b{found.term}\b")
     files = {path for path, text in TEXTS.items() if pattern.search(text)}
-    native = {f"backends/native/{file}.hpp" for file in ("interface", "objectives")}
+    native = {f"engines/native/{file}.hpp" for file in ("interface", "objectives")}
     assert native | {"objectives/__init__.py"} < files and len(files) == 4

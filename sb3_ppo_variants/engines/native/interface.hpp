@@ -1,4 +1,4 @@
-// The structures of the C interface. This is their only definition: `structures.py` reads it from this file.
+// The structures of the C interface. This is their only definition: `library.py` reads it from this file.
 //
 // All fields are pointers, int64_t or double. One declaration may declare several pointers or several numbers, but only
 // one function. T is float or double, the type of all parameters and of the rollout. Arrays are contiguous and matrices
@@ -69,7 +69,7 @@ template <class T> struct Networks {
     T* d_log_std;
     // Only for state-dependent noise: SB3's options, and what it adds to variances and to the slope of tanh. Actions are
     // squashed by tanh unless the last is negative.
-    int64_t log_std_columns, use_expln, learn_features;
+    int64_t log_std_columns, use_expln;
     double epsilon, squash_epsilon;
 };
 
@@ -198,10 +198,4 @@ struct Normalizing {
     int64_t rows, columns;
     int64_t updates;  // Whether the observations update the statistics.
     double count, epsilon, limit;
-};
-
-// Numbers in single or double precision.
-struct Numbers {
-    const void* numbers;
-    int64_t count;
 };

@@ -8,7 +8,7 @@ template <class T> struct Functions {
     int64_t (*descend)(const Networks<T>&, const Rollout<T>&, const Terms&, const OwnLosses<T>&, Proximal<T>&, const Pass&,
                        Adam<T>&, Outcome&, void*);
     int64_t (*act)(const Networks<T>&, Acting<T>&, void*);
-    int64_t (*compare)(const Networks<T>&, const Rollout<T>&, double*, void*);
+    int64_t (*mean_kl)(const Networks<T>&, const Rollout<T>&, double*, void*);
 };
 
 struct Table {

@@ -1,7 +1,7 @@
-"""The reference backend: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
+"""The reference engine: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -136,8 +136,8 @@ class ComparedPolicy(NamedTuple):
 
     log_prob: th.Tensor
     """Shape ``(batch,)``."""
-    parameters: Callable[[], Parameters | None]
-    """Returns the parameters of its distributions, one row per sample; ``None`` if they are not known."""
+    parameters: Parameters | None
+    """The parameters of its distributions, one row per sample; ``None`` if they are those of the rollout."""
 
 
 class TorchUpdate:
@@ -217,7 +217,9 @@ class TorchUpdate:
         kind, plan, descent = self._plan.kind, self._plan, self._descent
         terms: list[th.Tensor] = []
         if descent.of_policy:
-            old = self._old_policy(samples) if plan.proximal is None else self._proximal_policy(plan.proximal, samples)
+            old = ComparedPolicy(samples.old_log_prob, None)
+            if plan.proximal is not None:
+                old = self._evaluate_proximal(plan.proximal, samples)
             evaluated = kind.evaluate(samples)
             terms.append(self._policy_loss(evaluated, samples, old))
             values = evaluated.values
@@ -232,26 +234,15 @@ class TorchUpdate:
         self._note(loss=loss)
         return loss
 
-    def _old_policy(self, samples: Samples) -> "ComparedPolicy":
-        """Return the policy of the rollout as the one to which the objective compares the current one."""
-
-        def parameters() -> Parameters | None:
-            if self._old is None or samples.rows is None:
-                return None
-            rows = th.as_tensor(samples.rows, device=self._old[0].device)
-            return tuple(column[rows] for column in self._old)
-
-        return ComparedPolicy(samples.old_log_prob, parameters)
-
-    def _proximal_policy(self, proximal: ProximalPolicy, samples: Samples) -> "ComparedPolicy":
+    def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> ComparedPolicy:
         """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
         kind = self._plan.kind
         with proximal.in_place_of(self._descent.parameters), th.no_grad(), without_traces(kind.policy):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
-        return ComparedPolicy(log_prob, lambda: parameters)
+        return ComparedPolicy(log_prob, parameters)
 
-    def _policy_loss(self, evaluated: Evaluated, samples: Samples, old: "ComparedPolicy") -> th.Tensor:
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples, old: ComparedPolicy) -> th.Tensor:
         plan, objective, stop = self._plan, self._plan.objective, self._descent.stop
         advantages = self._normalize(samples.advantages)
         log_ratio = to_old = evaluated.log_prob - samples.old_log_prob
@@ -268,12 +259,12 @@ class TorchUpdate:
             if objective.clip_range is not None:
                 self._note(clip_fraction=losses.clip_fraction(ratio, objective.clip_range))
             if self._descent.needs_kl:
-                self._note(kl=self._read_distributions(samples, self._old_policy(samples), "kl").mean())
+                self._note(kl=self._read_distributions(samples, None, "kl").mean())
             if stop is not None and stop.statistic == "ratio_deviation":
                 self._note(ratio_deviation=losses.ratio_deviation(to_old))
         return policy_loss + plan.ent_coef * entropy_loss
 
-    def _read(self, evaluated: Evaluated, samples: Samples, old: "ComparedPolicy", name: str) -> object:
+    def _read(self, evaluated: Evaluated, samples: Samples, old: ComparedPolicy, name: str) -> object:
         """Look up what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob
@@ -282,24 +273,27 @@ class TorchUpdate:
         if name == "entropy":
             return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
         if name in OF_DISTRIBUTIONS:
-            return self._read_distributions(samples, old, name) if self._plan.objective.needs_kl else None
+            return self._read_distributions(samples, old.parameters, name) if self._plan.objective.needs_kl else None
         if samples.rows is None or (name == "over_rollout" and self._plan.proximal is not None):
             return None  # The policy that a minibatch is compared with is another one for each minibatch.
         return self._columns.read(name, samples.rows, self._plan.buffer.to_torch)
 
-    def _read_distributions(self, samples: Samples, old: "ComparedPolicy", name: str) -> Any:
+    def _read_distributions(self, samples: Samples, old: Parameters | None, name: str) -> Any:
         """Read what an objective reads of the old and the new distributions.
 
+        :param old: the parameters of the old ones; ``None`` if they are those of the rollout
         :raises ArgumentError: if the minibatches of the rollout buffer lack the old parameters
         """
-        old_parameters = old.parameters()
-        if old_parameters is None:
-            raise ArgumentError(
-                "rollout_buffer_class: this buffer does not tell which rows its minibatches consist of, which the KL "
-                "needs. Its get() must make each minibatch with one call of _get_samples(), as in SB3"
-            )
+        if old is None:
+            if self._old is None or samples.rows is None:
+                raise ArgumentError(
+                    "rollout_buffer_class: this buffer does not tell which rows its minibatches consist of, which the "
+                    "KL needs. Its get() must make each minibatch with one call of _get_samples(), as in SB3"
+                )
+            rows = th.as_tensor(samples.rows, device=self._old[0].device)
+            old = tuple([column[rows] for column in self._old])
         divergences, new = self._plan.kind.evaluated_parameters(samples)
-        return divergences.between(name, old_parameters, new)
+        return divergences.between(name, old, new)
 
     def _note(self, **scalars: th.Tensor) -> None:
         for name, scalar in scalars.items():
@@ -359,11 +353,8 @@ class Reference:
     def is_for(self, plan: UpdatePlan) -> bool:
         return True
 
-    def obstacle(self, plan: UpdatePlan) -> str | None:
-        return None
-
-    def prepared(self, plan: UpdatePlan, updating: bool) -> AbstractContextManager[None]:
-        return nullcontext()
+    def check(self, plan: UpdatePlan) -> None:
+        """Do nothing: it computes every plan."""
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
         return TorchActor(model, plan.kind, buffer)

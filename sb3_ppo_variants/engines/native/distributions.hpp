@@ -2,8 +2,7 @@
 //
 // `begin` precedes the states of a sum of gradients, and `end` writes the gradients of the distribution's parameters.
 // `gradient` and `write_parameters` refer to the states that `evaluate` was called for last, and `sample` to those of
-// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT and `d_latent`, which may return the
-// slopes of the loss with respect to it.
+// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT.
 #pragma once
 
 #include "functions.hpp"

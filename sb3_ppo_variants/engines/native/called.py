@@ -1,111 +1,124 @@
-"""The losses of a descent: the terms that the native library has, and losses in Python that it calls."""
+"""What the library calls during a pass: losses in Python, and averages over the processes that train together."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from math import inf
+import ctypes
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import numpy as np
 import torch as th
 from torch.autograd.graph import get_gradient_edge
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.distributions import Drawn
-from sb3_ppo_variants.backends.native.library import Calls
+from sb3_ppo_variants.engines.native import library
+from sb3_ppo_variants.engines.native.networks import NativeDistribution
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss
 from sb3_ppo_variants.objectives import Batch, Objective, has_term
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.rollout import Columns
-from sb3_ppo_variants.update import Descent, UpdatePlan
+from sb3_ppo_variants.update import UpdatePlan
 
-# The value losses that losses.hpp implements: for each, its name there, and its constant.
-NATIVE_VALUE_LOSSES: Mapping[type, Callable[[Any], tuple[str, float]]] = {
-    SquaredError: lambda loss: ("SQUARED_ERROR", 0.0),
-    ClippedError: lambda loss: ("PESSIMISTIC_ERROR" if loss.pessimistic else "CLIPPED_ERROR", loss.clip_range),
-    Huber: lambda loss: ("HUBER", loss.delta),
-}
+# The value losses that losses.hpp computes.
+NATIVE_VALUE_LOSSES = (SquaredError, ClippedError, Huber)
 # PyTorch's name of the nodes of a graph that stand for parameters and other leaves.
 LEAF = "torch::autograd::AccumulateGrad"
 
 
-def terms_of(plan: UpdatePlan, descent: Descent) -> structures.Terms:
-    """Return the terms of the loss that a descent minimises, in the form that the library takes."""
-    objective = plan.objective.within
-    normalization = "NOT_NORMALIZED"
-    if plan.normalize_advantage == "minibatch":
-        normalization = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
-    constants, term = None, 0
-    if has_term(objective):
-        constants, term = np.array(objective.constants, float), structures.CONSTANTS["Objectives"][objective.term]
-    value_loss, constant = "SQUARED_ERROR", 0.0
-    if type(plan.value_loss) in NATIVE_VALUE_LOSSES:
-        value_loss, constant = NATIVE_VALUE_LOSSES[type(plan.value_loss)](plan.value_loss)
-    return structures.Terms(
-        constants,
-        inf if objective.clip_range is None else float(objective.clip_range),
-        float(plan.ent_coef),
-        float(plan.vf_coef),
-        float(constant),
-        term,
-        structures.CONSTANTS["ValueLosses"][value_loss],
-        structures.CONSTANTS["Normalizations"][normalization],
-        descent.of_policy,
-        descent.of_value,
-    )
+class PythonFunctions:
+    """The functions that the library calls. Keep this object alive while it makes passes.
 
+    The library calls the objective and the value loss of a plan, as far as it has no terms for them, once per minibatch
+    with what it knows of it. Autograd differentiates the loss with respect to what it has read, and the library goes on
+    from there to the parameters of the networks.
 
-class LossesInPython:
-    """The objective and the value loss of a plan, as far as the library has no terms for them.
-
-    The library calls each once per minibatch with what it knows of it. Autograd differentiates the loss with respect to
-    what it has read, and the library goes on from there to the parameters of the networks.
+    Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
+    begun. A function therefore reports its success in the outcome, as the last thing that it does.
 
     :param plan: the plan of the update
-    :param drawn: how its policy draws actions
-    :param columns: what else a loss may read of the rollout
+    :param distribution: how its policy draws actions
+    :param columns: what a loss may read of the rollout
     :param old_parameters: the parameters of the old distributions, if the objective may read them
     :param permutation: the order of the rows in a pass
-    :param dtype: the type of the networks
-    :param calls: makes functions callable for the library
+    :param gradient: the gradient, which is averaged in place
+    :param outcome: the outcome of the descent
     """
 
     def __init__(
         self,
         plan: UpdatePlan,
-        drawn: Drawn,
+        distribution: NativeDistribution,
         columns: Columns,
         old_parameters: Parameters | None,
         permutation: np.ndarray,
-        dtype: np.dtype,
-        calls: Calls,
+        gradient: np.ndarray,
+        outcome: library.Outcome,
     ):
-        self._plan, self._drawn, self._columns, self._permutation = plan, drawn, columns, permutation
-        self._old_parameters, self._rows, self._dtype = old_parameters, min(plan.batch_size, len(permutation)), dtype
+        self._plan, self._distribution, self._columns, self._permutation = plan, distribution, columns, permutation
+        self._old_parameters, self._dtype = old_parameters, gradient.dtype
+        self._rows = min(plan.batch_size, len(permutation))
+        self._gradient, self._outcome = th.from_numpy(gradient), outcome
+        self._made: list[object] = []
+        # The initial value stands for an interrupt that arrives before a function has begun.
+        self._error: BaseException = KeyboardInterrupt()
         self._known: dict[str, np.ndarray] = {}
         self._slopes: dict[str, np.ndarray] = {}
         self._written: Set[str] = set()
         fields: dict[str, Any] = {}
         if not has_term(plan.objective.within):
-            fields |= self._fields_of_objective(calls)
+            fields |= self._fields_of_objective()
         if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
-            fields |= self._fields_of_value_loss(calls)
-        self.structure = structures.OwnLosses(**fields)
+            fields |= self._fields_of_value_loss()
+        self.own = library.OwnLosses(**fields)
         """The losses in the form that the library takes."""
+        self.averages: tuple[int | None, int | None] = (None, None)
+        """The addresses of the functions that average a number and the gradient; ``None`` in a process alone."""
+        if plan.processes.size > 1:
+            number = ctypes.POINTER(library.NUMBER)
+            self.averages = self._address(self._average_number, number), self._address(self._average_gradient)
 
-    def _fields_of_objective(self, calls: Calls) -> dict[str, structures.FieldValue]:
+    def _address(self, function: Callable[..., object], *types: type) -> int | None:
+        """Return the address of a function for the library.
+
+        :param types: the types of its arguments
+        """
+
+        def call(*arguments: object) -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                self._error = error
+                return
+            self._outcome.answered = 1
+
+        made = ctypes.CFUNCTYPE(None, *types)(call)
+        self._made.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
+
+    def check(self) -> None:
+        """Raise the error that ended the pass, if a function failed."""
+        if not self._outcome.answered:
+            raise self._error
+
+    def _average_number(self, number: "ctypes._Pointer[ctypes.c_double]") -> None:
+        number[0] = self._plan.processes.mean(number[0])
+
+    def _average_gradient(self) -> None:
+        self._plan.processes.average(self._gradient)
+
+    def _fields_of_objective(self) -> dict[str, library.FieldValue]:
         shapes: dict[str, tuple[int, ...]] = {"log_ratio": (self._rows,), "entropy": (self._rows,)}
         if self._plan.objective.needs_kl:
             self._divergences = divergences_of(self._plan.kind.policy.action_dist)
-            shapes |= {"kl": (self._rows,), "reverse_kl": (self._rows,), "outputs": (self._rows, self._drawn.outputs)}
-            shapes |= {"deviations": (self._rows, self._drawn.n_stds)} if self._drawn.n_stds else {}
+            outputs, n_stds = self._distribution.outputs, self._distribution.n_stds
+            shapes |= {"kl": (self._rows,), "reverse_kl": (self._rows,), "outputs": (self._rows, outputs)}
+            shapes |= {"deviations": (self._rows, n_stds)} if n_stds else {}
         self._known = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
         self._slopes = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
         self._advantages, self._losses = np.zeros((2, self._rows), self._dtype)
         return {
             "advantages": self._advantages,
             "losses": self._losses,
-            "evaluate": calls.address(self._evaluate, structures.INTEGER, structures.INTEGER),
+            "evaluate": self._address(self._evaluate, library.INTEGER, library.INTEGER),
             **self._known,
             **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
         }
@@ -127,7 +140,8 @@ class LossesInPython:
                 return self._columns.read(name, rows, th.from_numpy)
             if self._old_parameters is None:
                 return None
-            new = self._drawn.parameters(leaf("outputs"), leaf("deviations") if self._drawn.n_stds else None)
+            deviations = leaf("deviations") if self._distribution.n_stds else None
+            new = self._distribution.parameters(leaf("outputs"), deviations)
             return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
 
         with th.enable_grad():
@@ -144,13 +158,13 @@ class LossesInPython:
             self._slopes[name][:count] = array
         self._written = slopes.keys()
 
-    def _fields_of_value_loss(self, calls: Calls) -> dict[str, structures.FieldValue]:
+    def _fields_of_value_loss(self) -> dict[str, library.FieldValue]:
         self._values, self._value_losses, self._d_values = np.zeros((3, self._rows), self._dtype)
         return {
             "values": self._values,
             "value_losses": self._value_losses,
             "d_values": self._d_values,
-            "evaluate_values": calls.address(self._evaluate_values, structures.INTEGER, structures.INTEGER),
+            "evaluate_values": self._address(self._evaluate_values, library.INTEGER, library.INTEGER),
         }
 
     def _evaluate_values(self, start: int, count: int) -> None:

@@ -5,7 +5,8 @@ once per rollout and once per update. During a rollout, :class:`UntilChanged` ha
 another policy, or other tensors, in the place of those that the rollout began with.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
-from sb3_ppo_variants.backends.reference import TorchActor
 from sb3_ppo_variants.collector import Actor, Observations
-from sb3_ppo_variants.kl import MissingKLError, Parameters
+from sb3_ppo_variants.engines.native.library import REBUILD, library
+from sb3_ppo_variants.engines.reference import TorchActor
+from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.families import kind_of
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.update import UpdatePlan
@@ -45,30 +47,23 @@ PLAIN_ADAM = {
 }
 # Options of Adam that they implement, or that do not change the result.
 FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
-# What PyTorch calls while it computes, and an engine would not.
-HOOKS_OF_MODULES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-HOOKS_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class ObstacleError(ValueError):
     """The reason why an engine cannot compute a plan, as a clause that completes "because ..."."""
 
 
-def find_obstacle(check: Callable[[UpdatePlan], None], plan: UpdatePlan) -> str | None:
-    """Find the reason with which the check of a plan fails, or ``None`` if it does not."""
-    try:
-        check(plan)
-    except (ObstacleError, MissingKLError) as reason:
-        return str(reason)
-    return None
+def check_library() -> None:
+    """Check that the native library was built."""
+    if library() is None:
+        folder = Path(__file__).parent / "native"
+        raise ObstacleError(f"there is no native library in {folder} (install a C++ compiler and, {REBUILD})")
 
 
 def check_written_out(plan: UpdatePlan) -> None:
     """Check that policy and buffer compute as SB3's or sb3-contrib's do, without a memory."""
-    kind = plan.kind
-    if type(kind) is not PolicyKind and not kind.takes_masks:
-        raise ObstacleError(f"the policy is of the kind {type(kind).__name__}")
+    if type(plan.kind) is not PolicyKind and not plan.kind.takes_masks:
+        raise ObstacleError(f"the policy is of the kind {type(plan.kind).__name__}")
     check_overrides(plan, WRITTEN_OUT)
 
 
@@ -86,20 +81,26 @@ def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:
 
 def check_hooks(plan: UpdatePlan) -> None:
     """Check that nothing is called while PyTorch computes, which an engine would not call."""
-    if have_hooks(plan.modules):
-        raise ObstacleError("the policy's modules have hooks")
-    if any(getattr(each, name, None) for each in plan.parameters.values() for name in HOOKS_OF_PARAMETERS):
-        raise ObstacleError("the policy's parameters have hooks")
-    if any(getattr(each, name) for each in plan.optimizers for name in HOOKS_OF_OPTIMIZERS):
-        raise ObstacleError("the optimizer has hooks")
+    check_modules(plan.modules)
+    for parameter in plan.parameters.values():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ObstacleError("the policy's parameters have hooks")
+    for optimizer in plan.optimizers:
+        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+            raise ObstacleError("the optimizer has hooks")
     if torch_optimizers._global_optimizer_pre_hooks or torch_optimizers._global_optimizer_post_hooks:
         raise ObstacleError("all optimizers have hooks")
 
 
-def have_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Whether hooks of these modules, or of all modules, are called while they compute."""
+def check_modules(modules: Iterable[nn.Module]) -> None:
+    """Check that modules compute what their classes do, and call nothing else."""
     of_all: bool = _has_any_global_hook()  # type: ignore[no-untyped-call]
-    return of_all or any(getattr(each, name) for each in modules for name in HOOKS_OF_MODULES)
+    for module in modules:
+        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+        if of_all or hooks or module._backward_pre_hooks:
+            raise ObstacleError("the policy's modules have hooks")
+        if "forward" in vars(module):
+            raise ObstacleError(f"a {type(module).__name__} has its own forward")
 
 
 def check_parameters(parameters: Collection[nn.Parameter]) -> None:
@@ -121,13 +122,14 @@ def check_optimizers(plan: UpdatePlan) -> None:
         raise ObstacleError("several descents share an optimizer")
     trained: list[nn.Parameter] = []
     for optimizer in optimizers:
-        _check_adam(optimizer)
+        check_adam(optimizer)
         trained += optimizer.param_groups[0]["params"]
     if sorted(map(id, trained)) != sorted(map(id, plan.parameters.values())):
         raise ObstacleError("the optimizer does not train all parameters of the policy")
 
 
-def _check_adam(optimizer: Optimizer) -> None:
+def check_adam(optimizer: Optimizer) -> None:
+    """Check that an optimizer is a plain Adam."""
     if type(optimizer) is not th.optim.Adam:
         raise ObstacleError(f"the optimizer is {type(optimizer).__name__}, not Adam")
     if len(optimizer.param_groups) != 1:
@@ -140,7 +142,8 @@ def _check_adam(optimizer: Optimizer) -> None:
         raise ObstacleError("Adam's step size is a tensor")
     for parameter in group["params"]:
         state = optimizer.state.get(parameter) or {}
-        for moment in (state[name] for name in ("exp_avg", "exp_avg_sq") if name in state):
+        for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
+            moment = state[name]
             if (moment.dtype, moment.device, moment.shape) != (parameter.dtype, parameter.device, parameter.shape):
                 raise ObstacleError("Adam has moments of another type or shape than the parameters")
 
@@ -167,30 +170,34 @@ class UntilChanged:
         self._fast, self._model, self._plan = fast, model, plan
         self._actor: Actor = fast
         self._parameters = [module._parameters for module in plan.modules if module._parameters]
-        self._places = self._find_places()
+        self._tensors = self._find_tensors()
+        self._seen = False
 
-    def _find_places(self) -> list[int]:
+    def _find_tensors(self) -> list[int]:
         """Return where the parameters are in memory, and how large they are."""
         tensors = [each for parameters in self._parameters for each in parameters.values() if each is not None]
         return [*map(th.Tensor.data_ptr, tensors), *map(th.Tensor.numel, tensors)]
 
     def _now(self) -> Actor:
-        """Return the actor for the policy as it is now."""
+        """Return the actor for the policy as it is now. Only callbacks that see a step may have changed it."""
         policy = self._model.policy
-        same = policy is self._plan.kind.policy
-        if self._actor is not self._fast or (same and self._find_places() == self._places):
+        if self._actor is not self._fast or not self._seen:
+            return self._actor
+        if policy is self._plan.kind.policy and self._find_tensors() == self._tensors:
             return self._actor
         return TorchActor(self._model, kind_of(policy), self._plan.buffer, self._fast.drawn_from())
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
-        self._actor = self._now()
+        if self._seen:
+            self._actor, self._seen = self._now(), False
         return self._actor.act(step, observations)
 
     def seen(self) -> dict[str, object]:
+        self._seen = True
         return self._actor.seen()
 
     def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
-        return self._now().terminal_value(observation, env_index)
+        return self._now().terminal_value(observation, env_index)  # The step is stored by the actor that took it.
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         self._actor.store(observations, rewards, episode_starts)

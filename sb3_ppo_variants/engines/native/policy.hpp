@@ -86,9 +86,7 @@ template <class T, class Distribution> class Evaluator {
             for (int64_t i = 0; i < n_outputs; ++i) d_outputs[i][s] = allowed[i] ? d_outputs[i][s] : T(0);
         }
         clear_padding(d_outputs.first, n_outputs, inputs);
-        const T* d_latent = nullptr;
-        if constexpr (Distribution::READS_LATENT) d_latent = distribution.d_latent();
-        actor.backward(inputs, target, d_latent);
+        actor.backward(inputs, target);
     }
 
     static void clear_padding(T* d, int64_t rows, const Inputs<T>& inputs) {

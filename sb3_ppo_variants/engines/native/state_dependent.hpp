@@ -6,7 +6,7 @@
 namespace INSTRUCTIONS {
 
 // The outputs are the means. The variances are the product of the squares of the actor's last hidden layer, which are
-// taken as constants unless features are learned, and of those of a matrix of standard deviations, plus SB3's epsilon.
+// taken as constants, and of those of a matrix of standard deviations, plus SB3's epsilon.
 // Actions may be squashed by tanh. Their entropy then has no closed form, and -log pi(a|s) estimates it.
 template <class T> class StateDependent {
   public:
@@ -17,7 +17,6 @@ template <class T> class StateDependent {
           width(networks.actor[networks.actor_layers - 1].inputs), is_squashed(networks.squash_epsilon >= 0),
           squares(memory.take<T>(size * width)), half_slopes(memory.take<T>(size * width)),
           sums(memory.take<double>(size * width)), latent_squares{memory.take<T>(width * STRIDE)},
-          d_hidden{memory.take<T>(networks.learn_features ? width * STRIDE : 0)},
           variances{memory.take<T>(size * STRIDE)}, z{memory.take<T>(size * STRIDE)},
           shift{memory.take<T>(size * STRIDE)}, variance_ratio{memory.take<T>(size * STRIDE)},
           d_variances{memory.take<T>(size * STRIDE)}, d_log_prob(memory.take<T>(STATES)) {}
@@ -82,7 +81,6 @@ template <class T> class StateDependent {
             for (int64_t k = 0; k < width; ++k)
                 sums[i * width + k] += dot(latent_squares[k], d_variance, padded(states));
         }
-        if (networks.learn_features) find_hidden_slopes(padded(states));
     }
 
     void end(const Target<T>& target) {
@@ -96,8 +94,6 @@ template <class T> class StateDependent {
                 total = target.add ? total + slope : slope;
             }
     }
-
-    const T* d_latent() const { return networks.learn_features ? d_hidden.first : nullptr; }
 
     void write_parameters(ByState<const T> means, int64_t state, T* to) const {
         for (int64_t i = 0; i < size; ++i) {
@@ -138,7 +134,7 @@ template <class T> class StateDependent {
     bool is_squashed;
     T *squares, *half_slopes;
     double* sums;
-    ByState<T> latent_squares, d_hidden, variances, z, shift, variance_ratio, d_variances;
+    ByState<T> latent_squares, variances, z, shift, variance_ratio, d_variances;
     T* d_log_prob;
     ByState<const T> drawn_from = {};
 
@@ -172,13 +168,6 @@ template <class T> class StateDependent {
         multiply<T>({squares, width, 1, latent_squares.first, STRIDE, variances.first, STRIDE, size, columns, width});
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < columns; ++s) variances[i][s] += static_cast<T>(networks.epsilon);
-    }
-
-    void find_hidden_slopes(int64_t columns) {
-        const ByState<const T> latent{actor.last_hidden()};
-        multiply<T>({squares, 1, width, d_variances.first, STRIDE, d_hidden.first, STRIDE, width, columns, size});
-        for (int64_t k = 0; k < width; ++k)
-            for (int64_t s = 0; s < columns; ++s) d_hidden[k][s] *= latent[k][s];
     }
 };
 

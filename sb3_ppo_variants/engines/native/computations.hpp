@@ -49,7 +49,7 @@ template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, v
 }
 
 template <class T>
-int64_t compare(const Networks<T>& networks, const Rollout<T>& rollout, double* kl, void* memory) {
+int64_t compute_mean_kl(const Networks<T>& networks, const Rollout<T>& rollout, double* kl, void* memory) {
     const auto run = [&](auto& policy) { *kl = mean_kl(policy, rollout.rows); };
     return compute<Evaluator>(networks, memory, run, rollout);
 }
@@ -69,8 +69,8 @@ inline int64_t convolve_all_backward(const Convolutions& all, void* memory) {
 }
 
 const Table table = {
-    {descend<float>, act<float>, compare<float>},
-    {descend<double>, act<double>, compare<double>},
+    {descend<float>, act<float>, compute_mean_kl<float>},
+    {descend<double>, act<double>, compute_mean_kl<double>},
     convolve_all,
     convolve_all_backward,
 };

@@ -132,9 +132,7 @@ template <class T> class Mlp {
     T* d_output() { return gradients[0]; }
 
     // Writes the gradients of all layers.
-    //
-    // `d_hidden` is what the loss depends on the last hidden layer besides through the output, or null.
-    void backward(const Inputs<T>& inputs, const Target<T>& target, const T* d_hidden = nullptr) {
+    void backward(const Inputs<T>& inputs, const Target<T>& target) {
         int current = 0;
         for (int64_t i = count - 1; i >= 0; --i) {
             const Layer<T>& layer = layers[i];
@@ -146,8 +144,6 @@ template <class T> class Mlp {
             if (i > 0)
                 multiply<T>({layer.weight, 1, layer.inputs, d, STRIDE, gradients[1 - current], STRIDE, layer.inputs,
                              inputs.columns, layer.outputs});
-            if (i > 0 && i + 1 == count && d_hidden)
-                for (int64_t j = 0; j < layer.inputs * STRIDE; ++j) gradients[1 - current][j] += d_hidden[j];
             current = 1 - current;
         }
     }

@@ -1,7 +1,7 @@
 """Steps of SB3's ``VecNormalize`` with bit-identical results and fewer copies."""
 
 from math import sqrt
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -9,14 +9,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import FLOATS, library, library_in_use
 from sb3_ppo_variants.collector import Observations, Steps
+from sb3_ppo_variants.engines.native.library import FLOATS, Normalizing, library, library_in_use
 
-# The methods that this module reimplements. A wrapper that overrides one of them steps by itself.
-REPLACED = ("step", "step_async", "step_wait", "normalize_obs", "normalize_reward", "_normalize_obs", "_update_reward")
-# The methods of its statistics that it reimplements.
-UPDATES = frozenset({"update", "update_from_moments", "combine"})
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 
@@ -24,12 +19,10 @@ PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 def fast_steps(env: VecEnv) -> Steps:
     """Choose the fastest object that steps an environment.
 
-    For an unmodified ``VecNormalize`` over observations that are arrays of floating-point numbers, this is a
+    For a ``VecNormalize`` over observations that are arrays of floating-point numbers, this is a
     :class:`NormalizedSteps`, if the library was built. All other environments step by themselves.
     """
     if type(env) is not VecNormalize or not PROMOTES or env.returns.dtype != np.float64 or library() is None:
-        return env
-    if any(getattr(getattr(env, name), "__func__", None) is not getattr(VecNormalize, name) for name in REPLACED):
         return env
     space = env.venv.observation_space
     # NumPy sums a single column in a different order.
@@ -53,8 +46,8 @@ class NormalizedSteps:
         self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
         self._normalized = np.zeros(self._staged.shape, np.float32)
         arrays = (self._staged, self._mean, self._variance, self._normalized)
-        self._structure = structures.Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
-        self._run = library_in_use().normalizing(space.dtype, self._structure)
+        self._structure = Normalizing(*arrays, env.num_envs, self._mean.size, 0, 0.0, 0.0, 0.0)
+        self._run = library_in_use().function(f"ppo_normalize_{space.dtype}", self._structure)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         """Step the environments and normalise what they return."""
@@ -75,42 +68,25 @@ class NormalizedSteps:
         return normalized, normalized_rewards, dones, infos
 
     def _observations(self, observations: Observations) -> Observations:
-        env = self._env
+        env, staged = self._env, self._staged
         statistics: Any = env.obs_rms if env.norm_obs else None
-        if not _are_plain(statistics) or not self._knows(observations, statistics):
-            return self._as_sb3(observations)
-        self._staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
-        structure = self._structure
-        structure.updates, structure.count = bool(env.training), statistics.count
-        structure.epsilon, structure.limit = env.epsilon, env.clip_obs
-        # Where numbers are not finite, SB3 normalises again, and NumPy issues its warnings.
-        if not self._run():
-            return self._as_sb3(observations)
-        if env.training:
-            statistics.mean, statistics.var = self._mean.copy(), self._variance.copy()
-            statistics.count += self.num_envs
-        return self._normalized.copy()
-
-    def _as_sb3(self, observations: Observations) -> Observations:
-        if self._env.training and self._env.norm_obs:
-            self._env.obs_rms.update(observations)
-        return self._env.normalize_obs(observations)
-
-    def _knows(self, observations: Observations, statistics: RunningMeanStd) -> bool:
-        """Whether observations, statistics and settings have the types and shapes that the library takes."""
-        return (
-            _are_alike(observations, self._staged)
-            and _are_alike(statistics.mean, self._mean)
-            and _are_alike(statistics.var, self._variance)
-            and isinstance(statistics.count, float)
-            and isinstance(self._env.epsilon, float | int)
-            and isinstance(self._env.clip_obs, float | int)
-        )
-
-
-def _are_plain(statistics: object) -> TypeGuard[RunningMeanStd]:
-    """Whether statistics are updated by SB3's own methods."""
-    return type(statistics) is RunningMeanStd and UPDATES.isdisjoint(vars(statistics))
+        # NumPy sums arrays of another layout in another order.
+        alike = type(observations) is np.ndarray and observations.flags.c_contiguous
+        alike = alike and observations.dtype is staged.dtype and observations.shape == staged.shape
+        if alike and type(statistics) is RunningMeanStd:
+            staged[...], self._mean[...], self._variance[...] = observations, statistics.mean, statistics.var
+            structure = self._structure
+            structure.updates, structure.count = bool(env.training), statistics.count
+            structure.epsilon, structure.limit = env.epsilon, env.clip_obs
+            # Where numbers are not finite, SB3 normalises again, and NumPy issues its warnings.
+            if self._run():
+                if env.training:
+                    statistics.mean, statistics.var = self._mean.copy(), self._variance.copy()
+                    statistics.count += self.num_envs
+                return self._normalized.copy()
+        if env.training and env.norm_obs:
+            env.obs_rms.update(observations)
+        return env.normalize_obs(observations)
 
 
 def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
@@ -129,7 +105,7 @@ def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
         variance = float(np.add.reduce(deviations)) / n
     env.returns = returns
     statistics = env.ret_rms
-    if not _are_plain(statistics):
+    if type(statistics) is not RunningMeanStd:
         statistics.update(returns)
         return
     # Arithmetic with Python's floats is faster than with NumPy's scalars.
@@ -154,13 +130,3 @@ def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
     scaled = np.minimum(np.maximum(rewards / np.sqrt(variance), -env.clip_reward), env.clip_reward)
     normalized: np.ndarray = scaled.astype(np.float32)
     return normalized
-
-
-def _are_alike(array: object, other: np.ndarray) -> bool:
-    # NumPy sums arrays of another layout in another order.
-    return (
-        type(array) is np.ndarray
-        and array.dtype is other.dtype
-        and array.shape == other.shape
-        and array.flags.c_contiguous
-    )

@@ -59,14 +59,14 @@ EXPORTED int64_t ppo_descend_float64(const Networks<double>* networks, const Rol
     return chosen.table->in_double.descend(*networks, *rollout, *terms, *own, *near, *pass, *adam, *outcome, memory);
 }
 
-EXPORTED int64_t ppo_compare_float32(const Networks<float>* networks, const Rollout<float>* rollout, double* kl,
+EXPORTED int64_t ppo_mean_kl_float32(const Networks<float>* networks, const Rollout<float>* rollout, double* kl,
                                      void* memory) {
-    return chosen.table->in_single.compare(*networks, *rollout, kl, memory);
+    return chosen.table->in_single.mean_kl(*networks, *rollout, kl, memory);
 }
 
-EXPORTED int64_t ppo_compare_float64(const Networks<double>* networks, const Rollout<double>* rollout, double* kl,
+EXPORTED int64_t ppo_mean_kl_float64(const Networks<double>* networks, const Rollout<double>* rollout, double* kl,
                                      void* memory) {
-    return chosen.table->in_double.compare(*networks, *rollout, kl, memory);
+    return chosen.table->in_double.mean_kl(*networks, *rollout, kl, memory);
 }
 
 EXPORTED int64_t ppo_act_float32(const Networks<float>* networks, Acting<float>* acting, void* memory) {

@@ -15,12 +15,13 @@ from typing import NamedTuple, TypeGuard, TypeVar, cast
 import numpy as np
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import NatureCNN
 from torch import nn
 
-from sb3_ppo_variants.backends.native import structures
-from sb3_ppo_variants.backends.native.library import library, library_in_use
-from sb3_ppo_variants.backends.recognised import have_hooks
-from sb3_ppo_variants.backends.views import Context, without_layers
+from sb3_ppo_variants.engines.native import library
+from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.engines.views import Context
 
 Computed = TypeVar("Computed")
 
@@ -51,37 +52,36 @@ class Shape(NamedTuple):
 class FirstLayers:
     """The convolutions of a policy, each with its ReLU, and the scaling of bytes to [0, 1] before them.
 
-    :param policy: a policy with layers that :meth:`find` finds
+    :param policy: the policy
+    :raises ObstacleError: if the library cannot compute them
     """
 
     def __init__(self, policy: ActorCriticPolicy):
-        *layers, _ = cast(nn.Sequential, policy.features_extractor.cnn)
-        self.modules = nn.Sequential(*layers)
-        """The layers themselves."""
-        self._layers = cast(list[nn.Conv2d], layers[::2])
-        self.rest = without_layers(policy, len(layers))
-        """A view of the policy that takes the output of these layers as observations."""
-
-    @classmethod
-    def find(cls, policy: ActorCriticPolicy) -> "FirstLayers | None":
-        """Find the convolutions of a policy's ``NatureCNN``, or ``None`` if the library cannot compute them."""
-        cnn = _plain_network(policy)
-        if cnn is None or library() is None:
-            return None
-        channels, *size = policy.observation_space.shape or ()
-        *pairs, last = cnn
-        layers, others = pairs[::2], [*map(type, pairs[1::2]), type(last)]
-        if others != [nn.ReLU] * len(layers) + [nn.Flatten] or find_shapes(layers, (*size, channels)) is None:
-            return None
-        return cls(policy)
+        extractor, space = policy.features_extractor, policy.observation_space
+        for each in (extractor, policy.pi_features_extractor, policy.vf_features_extractor):
+            if type(each) is not NatureCNN:
+                raise ObstacleError(f"features come from a {type(each).__name__}")
+            if each is not extractor:
+                raise ObstacleError("actor and critic have different features")
+        if space.dtype != np.uint8:
+            raise ObstacleError(f"images are {space.dtype}, not bytes")
+        if not (policy.normalize_images and is_image_space(space)):
+            raise ObstacleError("images are not scaled to [0, 1]")
+        if not type(extractor.cnn) is type(extractor.linear) is nn.Sequential:
+            raise ObstacleError("the layers of the NatureCNN were replaced")
+        *layers, last = extractor.cnn
+        self._modules, self._layers = nn.Sequential(*layers), cast(list[nn.Conv2d], layers[::2])
+        others, (channels, *size) = [*map(type, layers[1::2]), type(last)], space.shape or ()
+        is_usual = others == [nn.ReLU] * len(self._layers) + [nn.Flatten]
+        if not is_usual or find_shapes(self._layers, (*size, channels)) is None:
+            raise ObstacleError("the native library does not compute these convolutions")
 
     def __call__(self, images: np.ndarray, rows: np.ndarray) -> th.Tensor:
         """Compute the output of the layers.
 
-        :param images: bytes of shape ``(..., channels, height, width)``, contiguous in this order or channels-last
-        :param rows: the rows of the images to use, counted over the leading dimensions
+        :param images: bytes of shape ``(n, channels, height, width)``, contiguous in this order or channels-last
+        :param rows: the rows of the images to use
         """
-        images = images.reshape(-1, *images.shape[-3:])
         channels, *size = images.shape[1:]
         shapes = find_shapes(self._layers, (*size, channels))
         if shapes is None:  # A callback has changed the layers.
@@ -93,24 +93,8 @@ class FirstLayers:
 
     def by_torch(self, images: th.Tensor) -> th.Tensor:
         """Compute the output of the layers with PyTorch, for numbers of any type from 0 to 255."""
-        output: th.Tensor = self.modules(images.float() / 255.0)
+        output: th.Tensor = self._modules(images.float() / 255.0)
         return output
-
-
-def _plain_network(policy: ActorCriticPolicy) -> nn.Sequential | None:
-    """Find the layers of a policy's ``NatureCNN`` that take bytes.
-
-    :return: ``None`` if the policy has several networks, or if hooks or replaced methods take part in them
-    """
-    extractor = policy.features_extractor
-    shared = extractor is policy.pi_features_extractor is policy.vf_features_extractor
-    if not shared or policy.observation_space.dtype != np.uint8:
-        return None
-    cnn = cast(nn.Sequential, extractor.cnn)
-    modules = [policy, extractor, *cnn.modules()]
-    if have_hooks(modules) or any("forward" in vars(module) for module in modules):
-        return None
-    return cnn if [*map(type, cnn)][:2] == [nn.Conv2d, nn.ReLU] else None
 
 
 def find_shapes(layers: Iterable[nn.Module], image: Sequence[int]) -> list[Shape] | None:
@@ -158,33 +142,11 @@ class Selection(NamedTuple):
     images: np.ndarray
     rows: np.ndarray
 
-    @property
-    def image(self) -> tuple[int, ...]:
-        """Height, width and channels of the images."""
-        return self.images.shape[1:]
 
-    def check(self) -> None:
-        """Check that the images are bytes, and have all selected ones.
-
-        :raises ValueError: if they are not
-        :raises IndexError: if they have not
-        """
-        structures.fitting(self.images, "images", np.uint8, *self.images.shape)
-        rows, count = self.rows, len(self.images)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < count:
-            raise IndexError(f"rows from {rows.min()} to {rows.max()} were selected, but there are only {count}")
-
-    def parts(self) -> list[slice]:
-        """Divide the selection into parts of about the same size, at most one for each thread of PyTorch."""
-        return self._divided(min(th.get_num_threads(), len(self.rows) // FEWEST_IMAGES))
-
-    def blocks(self) -> list[slice]:
-        """Divide the selection into parts of about the same size, whose number depends only on that of the images."""
-        return self._divided(-(-len(self.rows) // BLOCK_IMAGES))
-
-    def _divided(self, n_parts: int) -> list[slice]:
-        bounds = np.linspace(0, len(self.rows), max(n_parts, 1) + 1).astype(int)
-        return [slice(start, end) for start, end in pairwise(bounds.tolist())]
+def divide_rows(count: int, n_parts: int) -> list[slice]:
+    """Divide rows into parts of about the same size."""
+    bounds = np.linspace(0, count, max(n_parts, 1) + 1).astype(int)
+    return [slice(start, end) for start, end in pairwise(bounds.tolist())]
 
 
 class Convolve(th.autograd.Function):
@@ -203,9 +165,12 @@ class Convolve(th.autograd.Function):
         biases = [bias.detach().contiguous() for bias in parameters[n:]]
         sizes = [(count, each.height, each.width, each.filters) for each in shapes]
         outputs = [th.empty(size, dtype=th.float32, device="cpu") for size in sizes]
-        selection.check()
+        library.fitting(selection.images, "images", np.uint8, *selection.images.shape)
+        if count and not 0 <= selection.rows.min() <= selection.rows.max() < len(selection.images):
+            raise IndexError(f"rows of {len(selection.images)} images were selected that there are not")
         run = partial(_run, selection, shapes, weights, biases, outputs)
-        run_in_parallel([partial(run, part) for part in selection.parts()])
+        parts = divide_rows(count, min(th.get_num_threads(), count // FEWEST_IMAGES))
+        run_in_parallel([partial(run, part) for part in parts])
         ctx.selection, ctx.shapes = selection, shapes
         ctx.save_for_backward(*weights, *biases, *outputs)
         return outputs[-1].permute(0, 3, 1, 2)
@@ -215,7 +180,8 @@ class Convolve(th.autograd.Function):
         n, saved = len(ctx.shapes), ctx.saved_tensors
         run = partial(_run, ctx.selection, ctx.shapes, saved[:n], saved[n : 2 * n], saved[2 * n :])
         d_output = gradients[0].permute(0, 2, 3, 1).contiguous()
-        found = run_in_parallel([partial(run, block, d_output[block]) for block in ctx.selection.blocks()])
+        blocks = divide_rows(len(d_output), -(-len(d_output) // BLOCK_IMAGES))
+        found = run_in_parallel([partial(run, block, d_output[block]) for block in blocks])
         sums = [reduce(add, parts) for parts in zip(*found, strict=True)]
         return None, None, *(d_weight.permute(0, 3, 1, 2) for d_weight in sums[:n]), *sums[n:]
 
@@ -238,13 +204,14 @@ def _run(
     gradients = [None if d_output is None else th.zeros_like(each) for each in (*weights, *biases)]
     columns = (weights, biases, gradients[:n], gradients[n:], [output[part] for output in outputs])
     layers = [
-        structures.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
+        library.Convolution(*map(_array, tensors), shape.filters, shape.size, shape.step)
         for shape, tensors in zip(shapes, zip(*columns, strict=True), strict=True)
     ]
     rows = np.ascontiguousarray(selection.rows[part], np.int64)
-    arrays = (selection.images, rows, structures.as_array(layers), _array(d_output))
-    structure = structures.Convolutions(*arrays, len(rows), *selection.image, len(layers))
-    library_in_use().convolve(structure, backward=d_output is not None)
+    arrays = (selection.images, rows, library.as_array(layers), _array(d_output))
+    structure = library.Convolutions(*arrays, len(rows), *selection.images.shape[1:], len(layers))
+    name = "ppo_convolve" if d_output is None else "ppo_convolve_backward"
+    library.library_in_use().with_memory(name, structure)()
     return [gradient for gradient in gradients if gradient is not None]
 
 

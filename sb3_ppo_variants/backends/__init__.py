@@ -1,1 +1,0 @@
-"""The backends, which compute rollouts and updates."""

@@ -1,0 +1,1 @@
+"""The engines, which compute rollouts and updates."""

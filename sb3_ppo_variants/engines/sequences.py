@@ -1,0 +1,156 @@
+"""LSTMs over whole sequences.
+
+If an episode begins in a minibatch, sb3-contrib calls the LSTM once per step, although PyTorch's LSTM is built for
+sequences. Here one call processes all sequences of a minibatch. In rollouts PyTorch's LSTM cell processes single steps.
+The same goes for GRUs.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.distributions import CategoricalDistribution, MultiCategoricalDistribution
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from torch import nn
+from torch.optim import Optimizer
+
+from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.engines import recognised
+from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.views import make_view
+from sb3_ppo_variants.envs.masks import choices
+from sb3_ppo_variants.kl import is_masked
+from sb3_ppo_variants.policies.gru import GRULikeLSTM
+from sb3_ppo_variants.rollout import Samples
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
+
+if TYPE_CHECKING:
+    from sb3_ppo_variants.policies.recurrent import Recurrent
+
+# The hidden and cell states of an LSTM.
+States: TypeAlias = tuple[th.Tensor, th.Tensor]
+# Methods of RecurrentActorCriticPolicy that this engine relies on. A subclass may override the others.
+RELIED_ON = (
+    "forward",
+    "evaluate_actions",
+    "get_distribution",
+    "predict_values",
+    "extract_features",
+    "_process_sequence",
+    "_get_action_dist_from_latent",
+)
+
+
+def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Make a view of a policy with the distribution of SB3 that sb3-contrib's masked one extends, if it has one.
+
+    This package's policy masks the logits before. sb3-contrib's distribution would then only normalise them twice.
+    """
+    view = make_view(policy)
+    if is_masked(policy.action_dist):
+        sizes = choices(policy.action_space)
+        assert sizes is not None
+        single = isinstance(policy.action_space, spaces.Discrete)
+        view.action_dist = CategoricalDistribution(sizes[0]) if single else MultiCategoricalDistribution(sizes)
+    return view
+
+
+def process_by_cells(
+    process: Callable[..., tuple[th.Tensor, States]],
+    features: th.Tensor,
+    states: States,
+    episode_starts: th.Tensor,
+    lstm: nn.LSTM | GRULikeLSTM,
+) -> tuple[th.Tensor, States]:
+    """Compute the same as sb3-contrib's ``_process_sequence``, single steps with PyTorch's much cheaper cells.
+
+    :param process: that method, which is called for several steps
+    """
+    hidden, cells = states
+    if len(features) != hidden.shape[1]:
+        return process(features, states, episode_starts, lstm)
+    goes_on = (1.0 - episode_starts).view(1, -1, 1)
+    pairs = []
+    for weights, before, cell in zip(lstm.all_weights, goes_on * hidden, goes_on * cells, strict=True):
+        if isinstance(lstm, GRULikeLSTM):
+            features = th.gru_cell(features, before, *weights)
+        else:
+            features, cell = th.lstm_cell(features, (before, cell), *weights)
+        pairs.append((features, cell))
+    hidden, cells = (th.stack(tensors) for tensors in zip(*pairs, strict=True))
+    return features, (hidden, cells)
+
+
+@contextmanager
+def fuse_adam(optimizer: Optimizer) -> Iterator[None]:
+    """Run Adam as one fused kernel while the context is active, if the optimizer is a plain Adam."""
+    try:
+        recognised.check_adam(optimizer)
+    except ObstacleError:
+        yield
+        return
+    (group,) = optimizer.param_groups
+    was_fused, group["fused"] = group["fused"], True
+    for parameter, state in optimizer.state.items():
+        # The kernel counts steps where the parameters are; Adam otherwise does so on the CPU, and files do.
+        if "step" in state:
+            state["step"] = state["step"].to(parameter.device, th.float32)
+    try:
+        yield
+    finally:
+        group["fused"] = was_fused
+
+
+class SequenceUpdate(TorchUpdate):
+    """The same update, with no step of a minibatch marked as an episode start.
+
+    If a step is marked, sb3-contrib loops over single steps.
+
+    :param plan: the plan of the update
+    """
+
+    def __init__(self, plan: UpdatePlan):
+        super().__init__(replace(plan, kind=type(plan.kind)(_view_without_masks(plan.kind.policy))))
+
+    def minibatches(self) -> Generator[Samples]:
+        with closing(super().minibatches()) as minibatches:
+            yield from map(cast("Recurrent", self._plan.kind).without_starts, minibatches)
+
+    def descend(self, descent: Descent) -> DescentResult:
+        with fuse_adam(descent.optimizer):
+            return super().descend(descent)
+
+
+class Sequences(Reference):
+    """Computes the same as the reference engine, with fewer LSTM calls."""
+
+    name = "sequences"
+    path = "fast"
+    how = "LSTMs and GRUs run over whole sequences"
+    update = SequenceUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return plan.kind.has_memory
+
+    def check(self, plan: UpdatePlan) -> None:
+        recognised.check_overrides(plan, RELIED_ON)
+        policy: Any = plan.kind.policy
+        lstms = [lstm for lstm in (policy.lstm_actor, policy.lstm_critic) if lstm is not None]
+        for lstm in lstms:
+            if type(lstm) not in (nn.LSTM, GRULikeLSTM) or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
+                raise ObstacleError(f"the recurrent layer is a {lstm}")
+            if lstm.dropout > 0:
+                raise ObstacleError("the LSTM has dropout")
+        recognised.check_modules(lstms)
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        view: Any = _view_without_masks(plan.kind.policy)
+        view._process_sequence = partial(process_by_cells, view._process_sequence)
+        return TorchActor(model, type(plan.kind)(view), buffer)
