@@ -29,6 +29,8 @@ from sb3_ppo_variants.errors import WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import map_parts, structure_of
 
+# How long workers may take to answer a step when training ends.
+SECONDS_TO_ANSWER = 1.0
 ADVICE = "; SafeSubprocVecEnv takes the same arguments and reports the traceback of a worker that raises"
 
 
@@ -214,10 +216,11 @@ class SubprocSteps:
         stacked = map_parts(lambda _, *parts: np.stack(parts), self._structure, *observations)
         return check.stacked((stacked, np.stack(rewards), np.stack(dones), [*infos]))
 
-    def _receive(self) -> list[Any]:
+    def _receive(self, seconds: float | None = None) -> list[Any]:
         with self._named(), HELD:
             for i in range(len(self._answers), self._env.num_envs):
-                self._waits[i](None)
+                if not self._waits[i](seconds):
+                    raise TimeoutError
                 self._answers.append(self._env.remotes[i].recv())
             self._env.waiting = False
         answers, self._answers = self._answers, []
@@ -230,10 +233,10 @@ class SubprocSteps:
         return self._check.stacked_observations(observations)
 
     def finish(self) -> None:
-        """Drop the answers to a step that an error or an interrupt has cut short."""
+        """Drop the answers to a step that an error or an interrupt has cut short, unless a worker hangs."""
         if self._env.waiting:
-            with suppress(WorkerError):
-                self._receive()
+            with suppress(WorkerError, TimeoutError):
+                self._receive(SECONDS_TO_ANSWER)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
