@@ -25,10 +25,8 @@ from sb3_ppo_variants.compare.settings import (
     read_config,
     read_file,
     read_setting,
-    write_option,
 )
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders of --out: for trained models, and for the checkpoints of --resume-every.
 CHECKPOINTS, TO_RESUME = "checkpoints", "to-resume"
@@ -78,12 +76,6 @@ def _make_folder(option: str, folder: Path) -> None:
 def make_plans(options: argparse.Namespace) -> Plan:
     """Plan the runs that the command line asks for, under all of its conditions."""
     config = Config() if options.config is None else read_config(options.config)
-    names = ("protocol", "hyperparams", "entry", "normalize", "anneal", "resume_every")
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if len(config.conditions) > 1 and (given or options.param):
-        words = [" ".join(write_option(name, value)) for name, value in given.items()]
-        words += [f"-p {text}" for text in options.param]
-        raise ArgumentError(f"{', '.join(words)} cannot change --config {options.config}, which has several conditions")
     if options.address is not None and options.backend == "loky":
         raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
     if options.jobs is not None and options.jobs < 1:
@@ -94,21 +86,21 @@ def make_plans(options: argparse.Namespace) -> Plan:
         texts = [f"{BASELINE}:protocol=sb3" if text == BASELINE else text for text in texts]
     settings = [read_setting(text) for text in texts]
     seeds = config.seeds if options.seeds is None else options.seeds
-    conditions = [_change(each, given, options) for each in config.conditions]
+    conditions = [_change(each, options) for each in config.conditions]
     return merge_plans(make_plan(settings, options.envs or config.envs, seeds, each) for each in conditions)
 
 
-def _change(conditions: Conditions, given: Values, options: argparse.Namespace) -> Conditions:
-    changes = {name: value for name, value in given.items() if name != "hyperparams"}
+def _change(conditions: Conditions, options: argparse.Namespace) -> Conditions:
+    """Change conditions by the options that are given."""
+    names = ("timesteps", "protocol", "entry", "normalize", "anneal", "resume_every")
+    changes = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.protocol is not None:
         changes = {"entry": "mujoco", "normalize": None, "anneal": None, **changes}
-    if options.timesteps is not None:
-        changes["timesteps"] = options.timesteps
-    if options.param:
-        changes["parameters"] = {**conditions.parameters, **assignments(",".join(options.param))}
     if options.hyperparams is not None:
         # A file has entries of its own, so no entry is implied.
         changes |= {"entry": options.entry, "file": read_file(options.hyperparams)}
+    if options.param:
+        changes["parameters"] = {**conditions.parameters, **assignments(",".join(options.param))}
     return replace(conditions, **changes)
 
 

@@ -259,7 +259,8 @@ def _refuse_unknown(dropped: set[str], settings: Sequence[Setting]) -> None:
 def merge_plans(plans: Iterable[Plan]) -> Plan:
     """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
     plans = list(plans)
-    runs = [run for plan in plans for run in plan.runs]
+    # Options may have made two conditions the same.
+    runs = [*{run.name: run for plan in plans for run in plan.runs}.values()]
     if len(plans) > 1:
         envs = list(dict.fromkeys(run.env for run in runs))
         runs.sort(key=lambda run: (run.seed, envs.index(run.env)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from scipy.stats import sem
 
@@ -31,19 +31,10 @@ from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders of the records and of the pictures.
 RECORDS, PICTURES = "records", "pictures"
-TEMPLATE = Path(__file__).with_suffix(".md.j2")
-STYLE = """\
-<!doctype html>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Comparison</title>
-<style>
-body { font: 15px/1.5 sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0 }
-td, th { border: 1px solid #ccc; padding: .2rem .6rem; text-align: left; white-space: nowrap }
-img { max-width: 100% } pre { background: #f4f4f4; padding: .6rem; overflow-x: auto }
-</style>
-"""
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, undefined=StrictUndefined,
+    keep_trailing_newline=True,
+)  # fmt: skip
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 # Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
@@ -109,10 +100,9 @@ def to_markdown(
     compared: Iterable[Comparison], problems: Sequence[str], pictures: Path, baseline: str | None = None
 ) -> str:
     """Make the report in Markdown, and draw its pictures into a folder."""
-    environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters |= {"table": write_table, "escape": escape}
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    TEMPLATES.filters |= {"table": write_table, "escape": escape}
     sections = [describe_comparison(comparison, pictures, baseline) for comparison in compared]
+    template = TEMPLATES.get_template("report.md.j2")
     return template.render(problems=problems, sections=sections, statistics=statistics, last=LAST)
 
 
@@ -123,7 +113,7 @@ def to_html(text: str, folder: Path) -> str:
         return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    return STYLE + re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body)
+    return TEMPLATES.get_template("report.html.j2").render(body=re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body))
 
 
 def to_latex(comparison: Comparison) -> str:

@@ -98,11 +98,9 @@ class RunLog(Episodes):
 
     def result(self, steps: int) -> Result:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
-        for number, (value, end) in enumerate(zip(self.returns, self.ends, strict=True)):
-            if not math.isfinite(value):
-                raise ValueError(f"the return of episode {number}, which ended at step {end}, is {value}")
         if not math.isfinite(sum(map(abs, self.returns))):
-            raise ValueError(f"the returns are too large for a mean, up to {max(self.returns, key=abs)}")
+            worst = next((value for value in self.returns if not math.isfinite(value)), max(self.returns, key=abs))
+            raise ValueError(f"the returns of episodes are not finite, or too large for a mean: {worst}")
         digits = records.decimals(self.returns)
         returns = [round(value, digits) for value in self.returns]
         return {

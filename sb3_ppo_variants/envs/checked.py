@@ -209,7 +209,7 @@ class SubprocSteps:
         for i, (observation, reward, done, info, _) in enumerate(answers):
             fitted = check.observation(observation, i)
             steps.append((fitted, check.reward(reward, i), check.flag("done", done, i), check.info(info, i)))
-        env.reset_infos = [reset_info for *_, reset_info in answers]
+        env.reset_infos = tuple(reset_info for *_, reset_info in answers)  # type: ignore[assignment]
         observations, rewards, dones, infos = zip(*steps, strict=True)
         stacked = map_parts(lambda _, *parts: np.stack(parts), self._structure, *observations)
         return check.stacked((stacked, np.stack(rewards), np.stack(dones), [*infos]))

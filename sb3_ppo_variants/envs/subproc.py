@@ -6,7 +6,6 @@ import select
 import sys
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_int
@@ -209,15 +208,13 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
     def _ask(self, command: str, arguments: object, indices: VecEnvIndices = None) -> list[Any]:
         """Send each worker one message about its environments among the indices; return the answers in their order."""
-        asked: dict[Worker, list[int]] = defaultdict(list)
-        owners = [worker for worker in self.remotes for _ in range(self.num_envs)[worker.rows]]
         targets = [range(self.num_envs)[i] for i in self._get_indices(indices)]
-        for i in targets:
-            asked[owners[i]].append(i)
+        asked = {worker: sorted({*range(self.num_envs)[worker.rows]}.intersection(targets)) for worker in self.remotes}
+        asked = {worker: own for worker, own in asked.items() if own}
         for worker, own in asked.items():
             worker.send((command, (own, arguments)))
-        answers = {worker: iter(worker.recv()) for worker in asked}
-        return [next(answers[owners[i]]) for i in targets]
+        answers = {i: answer for worker, own in asked.items() for i, answer in zip(own, worker.recv(), strict=True)}
+        return [answers[i] for i in targets]
 
     def close(self) -> None:
         """Ask the workers to exit, then terminate or kill those that do not."""

@@ -7,7 +7,7 @@ dataclasses. A file can use these words and no others.
 
 import base64
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -82,13 +82,14 @@ NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 def _get_name(cls: type) -> Values:
     if cls.__module__ not in MODULES or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
         raise NotPlainError(f"the class {cls.__qualname__} of {cls.__module__} has no plain form")
-    return {"module": cls.__module__, "name": cls.__qualname__}
+    return {"name": f"{cls.__module__}.{cls.__qualname__}"}
 
 
-def _find_class(module: str, name: str) -> type:
-    cls = getattr(import_module(module), name) if module in MODULES else None
+def _find_class(name: str) -> type:
+    module, _, attribute = name.rpartition(".")
+    cls = getattr(import_module(module), attribute) if module in MODULES else None
     if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES):
-        raise ValueError(f"{name} of {module} is not a class that a file may name")
+        raise ValueError(f"{name} is not a class that a file may name")
     return cls
 
 
@@ -105,18 +106,14 @@ def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
 
 
-def _get_box(space: spaces.Box) -> Values:
-    return {"low": space.low, "high": space.high}
-
-
-def _get_choices(space: spaces.MultiDiscrete) -> Values:
-    return {"nvec": space.nvec, "start": space.start}
+def _get_pairs(value: Mapping[object, object]) -> Values:
+    return {"items": [[key, item] for key, item in value.items()]}
 
 
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
-    "dict": (dict, lambda value: {"items": [[key, item] for key, item in value.items()]}, lambda items: dict(items)),
+    "dict": (dict, _get_pairs, lambda items: dict(items)),
     "deque": (
         deque,
         lambda value: {"items": [*value], "maxlen": value.maxlen},
@@ -125,10 +122,16 @@ WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     "class": (type, _get_name, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _get_array, _make_array),
-    "Box": (spaces.Box, _get_box, lambda low, high: spaces.Box(low, high, dtype=low.dtype.type)),
+    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "Tuple": (spaces.Tuple, lambda space: {"items": [*space.spaces]}, lambda items: spaces.Tuple(items)),
+    "Box": (
+        spaces.Box,
+        lambda space: {"low": space.low, "high": space.high},
+        lambda low, high: spaces.Box(low, high, dtype=low.dtype.type),
+    ),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
-        _get_choices,
+        lambda space: {"nvec": space.nvec, "start": space.start},
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
 }
@@ -141,8 +144,6 @@ def _register(cls: type, *names: str) -> None:
 
 _register(spaces.Discrete, "n", "start")
 _register(spaces.MultiBinary, "n")
-_register(spaces.Dict, "spaces")
-_register(spaces.Tuple, "spaces")
 _register(FloatSchedule, "value_schedule")
 _register(ConstantSchedule, "val")
 _register(LinearSchedule, "start", "end", "end_fraction")

@@ -25,11 +25,13 @@ from sb3_ppo_variants.saving.plain import Values
 EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
 LSTM_STATES = "_last_lstm_states"
-EVALUATIONS = ("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes")
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
-    EvalCallback: ("best_mean_reward", "last_mean_reward", *EVALUATIONS),
+    EvalCallback: (
+        *("best_mean_reward", "last_mean_reward"),
+        *("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes"),
+    ),
     callbacks.EveryNTimesteps: ("last_time_trigger",),
     callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
     callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),

@@ -4,7 +4,6 @@ import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -28,7 +26,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
-from sb3_ppo_variants import ExactCheckpointCallback, NonFiniteError, PPOClip
+from sb3_ppo_variants import NonFiniteError, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.envs.checked import checked_outputs
 
@@ -230,12 +228,6 @@ def test_an_evaluation_with_normalization(fast: bool) -> None:
     np.testing.assert_equal(vars(eval_env.obs_rms), vars(env.obs_rms))
 
 
-def test_an_evaluation_on_the_training_environment() -> None:
-    callback = Calls(lambda callback: evaluate_policy(callback.model, callback.training_env, 2, warn=False)[0])
-    small().learn(64, callback)
-    assert np.isfinite(callback.result)
-
-
 @pytest.mark.parametrize("name", ["DummyVecEnv", "SafeSubprocVecEnv", "three wrappers"])
 def test_a_second_model_learns_on_the_same_environment(name: str) -> None:
     env = ENVS[name]()
@@ -243,11 +235,3 @@ def test_a_second_model_learns_on_the_same_environment(name: str) -> None:
     assert small(env=env).learn(128, callback).num_timesteps == 128 and callback.result == 64
     assert replaced(env) == []
     env.close()
-
-
-@pytest.mark.parametrize("name", ["DummyVecEnv", "three wrappers"])
-def test_checkpoints(name: str, tmp_path: Path) -> None:
-    small(env=ENVS[name]()).learn(96, ExactCheckpointCallback(32, tmp_path))
-    resumed = PPOClip.resume(tmp_path, ENVS[name](), device="cpu")
-    resumed.learn(resumed.remaining_timesteps, ExactCheckpointCallback(32, tmp_path), reset_num_timesteps=False)
-    assert resumed.num_timesteps == 96

@@ -119,7 +119,7 @@ class Joined(VecEnvWrapper):
         return np.concatenate(observations, axis=1), rewards, dones, infos
 
 
-VEC_ENVS = {
+VEC_ENVS: dict[str, Any] = {
     "DummyVecEnv": DummyVecEnv,
     "SB3's workers": partial(SubprocVecEnv, start_method="fork"),
     "our workers": partial(SafeSubprocVecEnv, start_method="fork"),

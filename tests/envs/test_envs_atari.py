@@ -94,20 +94,6 @@ def test_the_monitor_knows_the_game(clip_reward: bool) -> None:
     assert sum(dones) == (4 if clip_reward else 1)
 
 
-def frames_at_start(wrapper_kwargs: dict[str, Any]) -> set[int]:
-    venv = make_ale_vec_env("PongNoFrameskip-v4", 4, seed=0, wrapper_kwargs=wrapper_kwargs)
-    frames = set()
-    for _ in range(3):
-        venv.reset()
-        frames |= {info["episode_frame_number"] for info in venv.unwrapped.reset_infos}
-    return frames
-
-
-def test_no_ops_at_the_start() -> None:
-    assert frames_at_start({"noop_max": 0}) == {1}
-    assert frames_at_start({"noop_max": 3}) == {1, 2, 3}
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("env_id", "wrapper_kwargs", "sticky"),

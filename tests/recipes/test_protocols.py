@@ -188,19 +188,10 @@ def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
     assert f"## Pendulum-v1, protocol {name} (" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--config", str(STUDY_FILE), "--protocol", "text"],
-            "--protocol text cannot change --config .*table1-study.yml",
-        ),
-        (["--algos", "sb3_ppo", "--protocol", "released-code"], "sb3_ppo cannot normalise advantages over the rollout"),
-    ],
-)
-def test_protocols_that_do_not_fit_are_refused(arguments: list[str], message: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=message):
-        main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *arguments])
+def test_a_protocol_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="sb3_ppo cannot normalise advantages over the rollout"):
+        given = ["--algos", "sb3_ppo", "--protocol", "released-code"]
+        main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *given])
 
 
 def test_a_setting_has_a_protocol_of_its_own() -> None:
