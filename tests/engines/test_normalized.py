@@ -11,11 +11,10 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.engines.native import normalizing
 from sb3_ppo_variants.engines.native.normalizing import NormalizedSteps, fast_steps
 
 TAKEN: dict[str, spaces.Space] = {
@@ -89,32 +88,6 @@ def test_steps(name: str, settings: str, n_envs: int) -> None:
                 env.training = not env.training
 
 
-class ByColumns(VecEnvWrapper):
-    """Returns observations in another memory layout."""
-
-    def reset(self) -> Any:
-        return np.asfortranarray(self.venv.reset())
-
-    def step_wait(self) -> Any:
-        observations, *others = self.venv.step_wait()
-        assert isinstance(observations, np.ndarray)
-        return np.asfortranarray(observations), *others
-
-
-def test_observations_in_another_memory_layout() -> None:
-    space = spaces.Box(-1, 1, (5,), np.float32)
-    theirs, ours = (VecNormalize(ByColumns(noise_envs(BOX, space, n_envs=64))) for _ in range(2))
-    for env in (theirs, ours):
-        env.seed(5)
-        env.reset()
-    steps = fast_steps(ours)
-    for _ in range(20):
-        actions = np.zeros((64, 2), np.float32)
-        for got, wanted in zip(steps.step(actions), theirs.step(actions), strict=True):
-            assert_same(got, wanted)
-    assert_same(state(ours), state(theirs))
-
-
 class Keeps(BaseCallback):
     """Records the state of the model's environment at each step, and changes it once."""
 
@@ -170,12 +143,6 @@ def test_statistics_of_another_class_update_themselves() -> None:
 @pytest.mark.parametrize("name", NOT_TAKEN)
 def test_other_observations_are_normalised_by_sb3(name: str) -> None:
     env = normalized(name)
-    assert fast_steps(env) is env
-
-
-def test_without_the_library_sb3_normalises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalizing, "library", lambda: None)
-    env = normalized("single")
     assert fast_steps(env) is env
 
 
