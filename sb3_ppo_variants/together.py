@@ -19,7 +19,7 @@ from stable_baselines3.common.logger import Logger
 from sb3_ppo_variants.arguments import describe
 from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
-from sb3_ppo_variants.processes.moments import Contribution
+from sb3_ppo_variants.processes import Contribution
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.update import UpdatePlan

@@ -26,7 +26,6 @@ LAYERS = {
             "stops",
             "objectives",
         ),
-        "proximal",
     ],
     "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "step_size", "update", "separate", "snapshot", "engines"],

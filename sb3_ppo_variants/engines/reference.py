@@ -19,10 +19,10 @@ from sb3_ppo_variants.envs.outputs import check_actions
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch
+from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
-from sb3_ppo_variants.processes.moments import normalize_together
-from sb3_ppo_variants.proximal import ProximalPolicy
+from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches, stack_steps
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer

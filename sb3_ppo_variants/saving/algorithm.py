@@ -25,8 +25,7 @@ from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choos
 from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import ALONE, Processes
-from sb3_ppo_variants.processes.moments import Statistics
+from sb3_ppo_variants.processes import ALONE, Processes, Statistics
 from sb3_ppo_variants.saving import attributes, plain
 from sb3_ppo_variants.saving.archive import Archive, File, read_archive
 from sb3_ppo_variants.saving.atomic import write_atomically

@@ -20,8 +20,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.arguments import describe, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.moments import Statistics
+from sb3_ppo_variants.processes import Processes, Statistics
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.archive import sha256
 from sb3_ppo_variants.saving.atomic import replacing

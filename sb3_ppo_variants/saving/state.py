@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.processes.moments import find_normalizations
+from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.plain import Values
 

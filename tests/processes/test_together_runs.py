@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import flat_weights
 from ranks import answers
 from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.processes.moments import merge_moments
+from sb3_ppo_variants.processes import merge_moments
 from sb3_ppo_variants.recipes import recipe
 
 SETTINGS: dict[str, Any] = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "device": "cpu"}

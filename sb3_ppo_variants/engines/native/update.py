@@ -18,9 +18,8 @@ from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.losses import ClippedError, Huber
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.processes import Processes
-from sb3_ppo_variants.processes.moments import normalize_together
-from sb3_ppo_variants.proximal import ProximalPolicy, join
+from sb3_ppo_variants.objectives.ewma import ProximalPolicy, join
+from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
