@@ -24,10 +24,11 @@ from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.native.convolutions import FirstLayers
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.sequences import fuse_adam
 from sb3_ppo_variants.engines.views import make_view, with_onednn
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
-from sb3_ppo_variants.update import UpdatePlan
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
 
 
 def _view_without_first_layers(policy: ActorCriticPolicy) -> ActorCriticPolicy:
@@ -75,6 +76,10 @@ class ImageUpdate(TorchUpdate):
             others = [tensor[where] for tensor in self._others]
             masks = None if self._masks is None else self._masks[where]
             yield Samples._make([self._first(self._images, self._places[rows]), *others, masks, rows])
+
+    def descend(self, descent: Descent) -> DescentResult:
+        with fuse_adam(descent.optimizer):
+            return super().descend(descent)
 
 
 class ActingAfter(ActingPolicy):

@@ -173,6 +173,7 @@ def test_the_policy_itself_stays_unchanged_while_its_first_layers_are_computed_a
     model.learn(60, callback=callback)
     assert callback.changed <= {"training"} and model.policy.normalize_images
     assert [each.data_ptr() for each in model.policy.parameters()] == places
+    assert not model.policy.optimizer.param_groups[0]["fused"]
 
 
 with_onednn = pytest.mark.skipif(
