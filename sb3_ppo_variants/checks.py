@@ -108,11 +108,14 @@ def _warn_of_lost_fractions(env: VecEnv) -> None:
             )
 
 
+@th.no_grad()
 def check_finite_parameters(policy: ActorCriticPolicy) -> None:
     """Check that all parameters of the policy are finite.
 
     :raises NonFiniteError: if a parameter is not finite, naming it
     """
+    if th.nn.utils.get_total_norm(list(policy.parameters())).isfinite():
+        return  # Otherwise one is not, or the square of one is not.
     for name, parameter in policy.named_parameters():
         if not parameter.isfinite().all():
             raise NonFiniteError(f"parameter {name}", "not finite")
