@@ -38,7 +38,7 @@ def test_another_score_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_cards_name_the_score_of_the_gallery() -> None:
-    page = (ROOT / "docs" / "gallery" / "README.md").read_text()
+    page = (ROOT / "docs" / "reports" / "gallery" / "README.md").read_text()
     assert agents.overview(FOLDER) in page
     for env_id in agents.ENVIRONMENTS:
         card = (FOLDER / env_id / "README.md").read_text()
@@ -65,7 +65,7 @@ def frames(file: Path) -> list[np.ndarray]:
 def test_the_gallery_shows_them_in_motion(env_id: str, tmp_path: Path) -> None:
     assert main(["animations", "--envs", env_id, "--agents", str(FOLDER), "--gallery", str(tmp_path)]) == 0
     name = f"{env_id}.gif"
-    made, shown = frames(tmp_path / name), frames(ROOT / "docs" / "gallery" / name)
+    made, shown = frames(tmp_path / name), frames(ROOT / "docs" / "reports" / "gallery" / name)
     # Frames that are equal are one. Processors round differently, which moves edges, and more so later.
     assert min(len(made), len(shown)) > 40
     assert max(np.abs(one - other).mean() for one, other in zip(made[:20], shown[:20], strict=True)) < 2
