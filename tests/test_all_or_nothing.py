@@ -53,7 +53,9 @@ def ready(cls: Any, path: str, separate: bool) -> Any:
     if separate:
         arguments["updates"] = {"value_learning_rate": lambda progress: 1e-3 * progress}
         if path == "images":
-            arguments["policy_kwargs"] = {**arguments["policy_kwargs"], "share_features_extractor": False}
+            # With networks that are apart, images take the reference path.
+            separate_kwargs = {**arguments["policy_kwargs"], "share_features_extractor": False}
+            arguments |= {"policy_kwargs": separate_kwargs, "fast": False}
     if cls is PPOCustom:
         arguments["objective"] = AdaptiveKL(kl_coef=1.0, desired_kl=1e-9, clip_range=None)
     if cls is PPOAdaptiveKL:
@@ -77,7 +79,7 @@ def state(model: Any) -> dict[str, Any]:
         "weights": model.policy.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "n_updates": model._n_updates,
-        "beta": getattr(model, "kl_coef", None),
+        "beta": repr(getattr(model, "kl_coef", None)),
         "objective": getattr(model, "objective", None),
     }
     return deepcopy(found)
