@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch as th
 from gymnasium import spaces
-from masked_envs import MASKED_SPACES, masked_envs
+from masked_envs import MASKED_SPACES, masked_envs, masked_hybrid_envs
 from recurrence import SMALL, ragged_envs
 from resuming import exact
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
-from test_asymmetric import KEYS, SPACE
-from test_hybrid import KICK
-from test_hybrid_masks import masked
 
 from helpers import (
     ACTION_SPACES,
     BOX,
     IMAGE,
+    KEYS,
+    KICK,
+    PRIVILEGED,
     assert_same_policy,
     collect,
     flat_weights,
@@ -47,19 +47,19 @@ POLICIES: dict[str, tuple[Callable[[], VecEnv], str, dict[str, Any]]] = {
         {"policy_kwargs": {"distribution": "squashed_gaussian", "std": "state"}},
     ),
     "hybrid": (lambda: noise_envs(KICK), "MlpPolicy", {"policy_kwargs": ONLY_IF}),
-    "two critics": (lambda: noise_envs(BOX, SPACE), "MultiInputPolicy", {"policy_kwargs": KEYS}),
+    "two critics": (lambda: noise_envs(BOX, PRIVILEGED), "MultiInputPolicy", {"policy_kwargs": KEYS}),
     "images": (
         lambda: noise_envs(ACTION_SPACES["Discrete"], IMAGE),
         "CnnPolicy",
         {"policy_kwargs": {"share_features_extractor": False}},
     ),
     "masks": (lambda: masked_envs(MASKED_SPACES["Discrete"]), "MaskableMlpPolicy", {}),
-    "hybrid masks": (lambda: masked(KICK), "MaskableMlpPolicy", {}),
+    "hybrid masks": (lambda: masked_hybrid_envs(KICK), "MaskableMlpPolicy", {}),
     "LSTM": (ragged_envs, "MlpLstmPolicy", {"policy_kwargs": SMALL}),
     "GRU": (ragged_envs, "MlpLstmPolicy", {"policy_kwargs": GRU}),
     "hybrid LSTM": (lambda: noise_envs(KICK), "MlpLstmPolicy", {"policy_kwargs": {**SMALL, **ONLY_IF}}),
     "two critics, LSTM": (
-        lambda: noise_envs(BOX, SPACE),
+        lambda: noise_envs(BOX, PRIVILEGED),
         "MultiInputLstmPolicy",
         {"policy_kwargs": {**KEYS, **SMALL}},
     ),

@@ -5,62 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
-from parity import OBSERVED, ModeDependent, Traces, train
+from parity import CASES, Traces, case, train
 from stable_baselines3 import PPO
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecNormalize
 from torch.distributions import Categorical
 
-from helpers import ACTION_SPACES, BOX, IMAGE, assert_same_weights, noise_envs, small
+from helpers import ACTION_SPACES, BOX, assert_same_weights, noise_envs, small
 from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
 from sb3_ppo_variants.policies.kind import without_traces
-
-
-class DroppingBuffer(RolloutBuffer):
-    """A user's buffer that yields only the first minibatch of every pass."""
-
-    def get(self, batch_size: int | None = None) -> Any:
-        yield next(super().get(batch_size))
-
-
-class OwnForward(ActorCriticPolicy):
-    """A policy whose KL has to be computed anew, because nobody knows what its method leaves behind."""
-
-    def forward(self, obs: Any, deterministic: bool = False) -> Any:
-        return super().forward(obs, deterministic)
-
-
-def case(action_space: spaces.Space = BOX, **arguments: Any) -> dict[str, Any]:
-    return {"make_env": lambda: noise_envs(action_space), **arguments}
-
-
-CASES: dict[str, dict[str, Any]] = {
-    **{name: case(space) for name, space in ACTION_SPACES.items()},
-    "CnnPolicy": case(make_env=lambda: noise_envs(BOX, IMAGE), policy="CnnPolicy"),
-    "MultiInputPolicy": case(make_env=lambda: noise_envs(BOX, OBSERVED), policy="MultiInputPolicy"),
-    "gSDE": case(use_sde=True, sde_sample_freq=4),
-    "squashed gSDE": case(use_sde=True, policy_kwargs={"squash_output": True}),
-    "separate features": case(
-        make_env=lambda: noise_envs(BOX, IMAGE), policy="CnnPolicy", policy_kwargs={"share_features_extractor": False}
-    ),
-    "target_kl": case(target_kl=1e-4, learning_rate=1e-3),
-    "schedules": case(learning_rate=LinearSchedule(1e-3, 0, 1.0), clip_range=LinearSchedule(0.01, 0, 1.0)),
-    "overshoot": case(total_timesteps=100, learning_rate=lambda progress: 1e-3 + 1e-3 * progress),
-    "truncated minibatch": case(batch_size=21),
-    "minibatch of one": case(batch_size=63),
-    "raw advantages": case(normalize_advantage=False),
-    "entropy": case(ent_coef=0.1, vf_coef=0.25, max_grad_norm=0.1),
-    "relu": case(policy_kwargs={"activation_fn": th.nn.ReLU, "net_arch": [16], "optimizer_class": th.optim.SGD}),
-    "batch norm and dropout": case(policy_kwargs={"features_extractor_class": ModeDependent}),
-    "traces": case(policy_kwargs={"features_extractor_class": Traces}),
-    "traces of an own policy": case(policy=OwnForward, policy_kwargs={"features_extractor_class": Traces}),
-    "VecNormalize": case(make_env=lambda: VecNormalize(noise_envs(BOX))),
-    "own buffer": case(rollout_buffer_class=DroppingBuffer),
-}
 
 
 @pytest.mark.sampled(6)

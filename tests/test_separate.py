@@ -9,12 +9,13 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
-from test_hybrid import KICK, NESTED
 
 from helpers import (
     ACTION_SPACES,
     BOX,
     IMAGE,
+    KICK,
+    NESTED,
     LogRecorder,
     collect,
     noise_envs,
