@@ -14,7 +14,6 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from helpers import BOX, flat_weights, noise_envs
 from sb3_ppo_variants import (
-    ArgumentError,
     ExactKL,
     Huber,
     PPOAdaptiveKL,
@@ -114,16 +113,3 @@ def test_a_new_value_counts_as_if_it_had_been_passed(name: str) -> None:
     set_in_sb3(theirs, name, VALUES[name])
     expected = flat_weights(theirs.learn(3 * STEPS, reset_num_timesteps=False))
     assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), expected)
-
-
-@pytest.mark.parametrize("set_first", [True, False])
-def test_the_window_of_the_statistics(set_first: bool) -> None:
-    model = make(PPOClip)
-    if not set_first:
-        model.learn(2 * STEPS)
-    model.stats_window_size = 3
-    model.learn(4 * STEPS)
-    assert model.ep_info_buffer.maxlen == 3 and len(model.ep_info_buffer) == 3
-    assert not hasattr(PPO, "stats_window_size")
-    with pytest.raises(ArgumentError, match=r"^stats_window_size=0 is not allowed"):
-        model.stats_window_size = 0

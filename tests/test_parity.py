@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from parity import CASES, Traces, case, train
+from parity import CASES, case, train
 from stable_baselines3 import PPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 from torch.distributions import Categorical
 
-from helpers import ACTION_SPACES, BOX, assert_same_weights, noise_envs, small
+from helpers import ACTION_SPACES, assert_same_weights, noise_envs
 from sb3_ppo_variants import MissingKLError, PPOClip, PPOFixedKL
-from sb3_ppo_variants.policies.kind import without_traces
 
 
 @pytest.mark.sampled(6)
@@ -60,52 +59,6 @@ def test_a_policy_with_networks_of_its_own() -> None:
     assert "train/kl" not in log[-1]
     with pytest.raises(MissingKLError, match=r"OwnNetworks has a forward .* write get_distribution too"):
         PPOFixedKL(OwnNetworks, noise_envs(ACTION_SPACES["Discrete"]))
-
-
-def test_what_computes_without_traces_leaves_none_after_an_error() -> None:
-    policy: Any = small(policy_kwargs={"features_extractor_class": Traces}).policy
-    state = th.random.get_rng_state()
-    with pytest.raises(MissingKLError), without_traces(policy):
-        policy.get_distribution(th.zeros(1, 3))
-        assert policy.features_extractor.seen == 1
-        raise MissingKLError
-    assert policy.features_extractor.seen == 0 and th.equal(th.random.get_rng_state(), state)
-
-
-class Bare(BasePolicy):
-    """A policy with only the methods that SB3's PPO calls."""
-
-    def __init__(self, observation_space: Any, action_space: Any, lr_schedule: Any, use_sde: bool = False):
-        super().__init__(observation_space, action_space)
-        self.actor, self.critic = th.nn.Linear(3, 3), th.nn.Linear(3, 1)
-        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1))
-
-    _of: Any = OwnNetworks._of
-    forward, evaluate_actions = OwnNetworks.forward, OwnNetworks.evaluate_actions
-    predict_values = OwnNetworks.predict_values
-
-    def _predict(self, observation: Any, deterministic: bool = False) -> th.Tensor:
-        return self._of(observation).probs.argmax(dim=1)
-
-
-def test_a_policy_without_get_distribution() -> None:
-    bare: Any = Bare
-    own: Any = case(ACTION_SPACES["Discrete"], policy=bare)
-    assert_same_weights(train(PPOClip, **own)[0], train(PPO, **own)[0])
-    with pytest.raises(MissingKLError, match=r"Bare has a forward .* write get_distribution too"):
-        PPOFixedKL(bare, noise_envs(ACTION_SPACES["Discrete"]))
-
-
-def test_the_cases_train() -> None:
-    """The other tests would be meaningless if weights never changed."""
-    model: Any = train(PPOClip, **case())[0]
-    untrained: Any = PPOClip("MlpPolicy", noise_envs(BOX), seed=5, device="cpu")
-    assert not th.equal(model.policy.action_net.weight, untrained.policy.action_net.weight)
-
-
-def test_target_kl_ends_updates_early() -> None:
-    model, _ = train(PPOClip, **CASES["target_kl"])
-    assert model._n_updates < 2 * 3
 
 
 def test_same_random_state_after_training() -> None:

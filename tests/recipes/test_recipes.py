@@ -304,3 +304,16 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     assert isinstance(observation, np.ndarray)
     np.testing.assert_allclose(np.square(observation[:, :2]).sum(), 1, rtol=1e-5)
     assert evaluate(made, tmp_path, episodes=1)[0] < -1
+
+
+def test_mujoco_is_the_papers_table_3() -> None:
+    arguments = recipe("ppo_clip", "Reacher-v5").arguments
+    table = {
+        "n_steps": 2048,
+        "learning_rate": 3e-4,
+        "n_epochs": 10,
+        "batch_size": 64,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+    }
+    assert {name: arguments[name] for name in table} == table
