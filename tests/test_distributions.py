@@ -73,32 +73,6 @@ def test_entropies(name: str) -> None:
         assert found[i].item() == pytest.approx(wanted, abs=2e-4 if "squashed" in name else 1e-5)
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.3, 5.0])
-@pytest.mark.parametrize(("std", "error"), [(1e-3, 1e-6), (1.0, 1e-8), (2.0, 1e-5), (4.0, 1.2e-3)])
-def test_the_quadrature_of_the_entropy_of_squashed_gaussians(mean: float, std: float, error: float) -> None:
-    """Against an adaptive integration of -E[log p] over the numbers that are squashed, and finite differences of it."""
-
-    def wanted(mean: float, log_std: float) -> float:
-        def term(z: float) -> float:
-            x = mean + np.exp(log_std) * z
-            return stats.norm.pdf(z) * (0.5 * z**2 + log_std + 0.5 * np.log(2 * np.pi) - 2 * np.log(np.cosh(x)))
-
-        found: float = integrate.quad(term, -12, 12, points=[np.clip(-mean / std, -12, 12)], limit=500, epsabs=1e-12)[0]
-        return found
-
-    outputs = th.tensor([[mean, np.log(std)]], dtype=th.float64, requires_grad=True)
-    distribution: Any = SquashedGaussian("state").make(1)
-    entropy = distribution.proba_distribution(outputs).entropy()
-    assert entropy is not None
-    assert entropy.item() == pytest.approx(wanted(mean, np.log(std)), abs=error)
-    (slopes,) = th.autograd.grad(entropy.sum(), outputs)
-    expected = [
-        (wanted(mean + h, np.log(std) + k) - wanted(mean - h, np.log(std) - k)) / 2e-4
-        for h, k in ((1e-4, 0), (0, 1e-4))
-    ]
-    assert slopes[0].tolist() == pytest.approx(expected, abs=10 * error)
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PARTS)
 def test_divergences(name: str) -> None:
