@@ -76,7 +76,7 @@ test-native: $(INSTALLED)  ## Test the native library under the address and unde
 	CFLAGS="$(SANITIZE)" CXXFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" \
 		$(BIN)/python setup.py -q build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." tests/engines tests/objectives tests/test_asymmetric.py
+		$(BIN)/pytest -o pythonpath="$(SANITIZED)/lib ." tests/engines tests/objectives tests/policies/test_asymmetric.py
 
 # PyTorch stays at the version in constraints.txt, whose wheel without CUDA is the one that the other targets install; the
 # job "newest" of tests.yml takes newer ones too.

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from masked_envs import MASKED_SPACES, masked_envs
 from stable_baselines3.common.vec_env import VecEnv
 
-from helpers import ACTION_SPACES, BOX, MIXED, collect, noise_envs, policy_for, update, with_old_parameters
+from helpers import ACTION_SPACES, BOX, MIXED, NESTED, collect, noise_envs, policy_for, update, with_old_parameters
 from sb3_ppo_variants import Batch, Objective, PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.kl import divergences_of
 
@@ -62,21 +62,6 @@ DISTRIBUTIONS: dict[str, dict[str, Any]] = {
 }
 FORCE = spaces.Box(-1, 1, (2,), np.float32)
 MOVE_OR_KICK = spaces.Dict({"choice": spaces.Discrete(2), "kick": FORCE, "move": FORCE})
-NESTED = spaces.Tuple(
-    [
-        spaces.MultiBinary(2),
-        spaces.Dict({"dials": spaces.MultiDiscrete([2, 4]), "exact": spaces.Box(-0.1, 0.8, (2, 2), np.float64)}),
-        spaces.Discrete(3, start=-1),
-        spaces.Box(0, 255, (2,), np.uint8),
-        spaces.Tuple(
-            [
-                spaces.Box(-1, 1, (), np.float32),
-                spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 1], [0, 9]])),
-            ]
-        ),
-        spaces.MultiBinary([2, 2]),
-    ]
-)
 FOUR = spaces.Tuple([FORCE, spaces.Discrete(3), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 4])])
 CONDITIONAL = spaces.Dict(
     {"arm": FORCE, "buttons": spaces.MultiBinary(2), "dials": spaces.MultiDiscrete([2, 4]), "tool": spaces.Discrete(4)}

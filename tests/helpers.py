@@ -69,6 +69,28 @@ BOX = ACTION_SPACES["Box"]
 DICT = spaces.Dict({"vector": VECTOR, "digit": spaces.Discrete(4)})
 MIXED = spaces.Dict({"b": spaces.Box(-1, 1, (2, 2)), "a": spaces.Discrete(3)})
 IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+FORCE = spaces.Box(np.array([0, -2], np.float32), np.array([1, 3], np.float32))
+KICK = spaces.Dict({"choice": spaces.Discrete(3), "force": FORCE})
+NESTED = spaces.Tuple(
+    [
+        spaces.MultiBinary(2),
+        spaces.Dict({"dials": spaces.MultiDiscrete([2, 4]), "exact": spaces.Box(-0.1, 0.8, (2, 2), np.float64)}),
+        spaces.Discrete(3, start=-1),
+        spaces.Box(0, 255, (2,), np.uint8),
+        spaces.Tuple(
+            [
+                spaces.Box(-1, 1, (), np.float32),
+                spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 1], [0, 9]])),
+            ]
+        ),
+        spaces.MultiBinary([2, 2]),
+    ]
+)
+# An observation of the actor alone, of the critic alone, and of both.
+PRIVILEGED = spaces.Dict(
+    {"sensors": spaces.Box(-1, 1, (2, 3)), "mass": spaces.Box(-1, 1, (5,)), "gear": spaces.Discrete(4)}
+)
+KEYS = {"actor_keys": ["sensors", "gear"], "critic_keys": ["mass", "gear"]}
 
 
 def total(action: Any) -> float:

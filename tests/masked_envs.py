@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv, small
+from helpers import ACTION_SPACES, KICK, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import PPOClip
 
 MASKED_SPACES = {name: space for name, space in ACTION_SPACES.items() if name != "Box"}
@@ -63,6 +64,47 @@ def masked_envs(
         return lambda: MaskedNoiseEnv(deepcopy(action_space), deepcopy(observation_space), length=5 + i)
 
     return vec_env([make(i) for i in range(n_envs)])
+
+
+class MaskedHybridEnv(NoiseEnv):
+    """Draws masks in the structure of ``KICK`` or ``NESTED``, and fails if an action is masked."""
+
+    def _draw(self) -> None:
+        drawn = [self.np_random.random(n) < 0.5 for n in self._sizes()]
+        for of_dimension in drawn:
+            of_dimension[self.np_random.integers(len(of_dimension))] = True
+        self._drawn = drawn
+
+    def _sizes(self) -> list[int]:
+        return [3] if self.action_space == KICK else [2, 2, 2, 4, 3, 2, 3, 4, 5, 2, 2, 2, 2]
+
+    def action_masks(self) -> Any:
+        drawn = self._drawn
+        if self.action_space == KICK:
+            return {"choice": drawn[0]}
+        coins, dials, grid, square = (np.concatenate(drawn[a:b]) for a, b in ((0, 2), (2, 4), (5, 9), (9, 13)))
+        return (coins, {"dials": dials}, drawn[4], None, (None, grid), square)
+
+    def reset(self, **arguments: Any) -> Any:
+        returned = super().reset(**arguments)
+        self._draw()
+        return returned
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        if self.action_space == KICK:
+            chosen = [action["choice"]]
+        else:
+            level, grid = action[2] + 1, action[4][1] - np.array([[1, 1], [0, 9]])
+            chosen = [*action[0], *action[1]["dials"], level, *grid.ravel(), *action[5].ravel()]
+        assert all(mask[int(each)] for mask, each in zip(self._drawn, chosen, strict=True)), "the action is masked"
+        returned = super().step(chosen[0])
+        self._draw()
+        return returned
+
+
+def masked_hybrid_envs(space: Any, observations: Any = VECTOR, make: Callable[..., VecEnv] = DummyVecEnv) -> VecEnv:
+    return make([lambda: Monitor(MaskedHybridEnv(deepcopy(space), deepcopy(observations))) for _ in range(2)])
 
 
 def small_masked(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpPolicy", **arguments: Any) -> Any:

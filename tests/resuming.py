@@ -8,45 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch as th
-from engine_models import MODELS
-from masked_envs import masked_envs
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from helpers import BOX, VECTOR, noise_envs, small
-from sb3_ppo_variants import ExactCheckpointCallback, PPOClip, SeparateUpdates
-
-# Kinds of models, as in engine_models, and other arguments. Memories and critics of their own are in test_every_policy.
-KINDS: dict[str, dict[str, Any]] = {
-    **MODELS,
-    "schedules": {
-        "action_space": BOX,
-        "learning_rate": LinearSchedule(1e-3, 1e-4, 0.5),
-        "clip_range": LinearSchedule(0.2, 0.1, 1.0),
-    },
-    "RMSprop": {
-        "action_space": BOX,
-        "policy_kwargs": {"optimizer_class": th.optim.RMSprop, "optimizer_kwargs": {"alpha": 0.9}},
-    },
-    "a buffer": {"action_space": BOX, "rollout_buffer_class": RolloutBuffer},
-    "all terms": {"action_space": BOX, "clip_range_vf": 0.3, "ent_coef": 0.01, "gamma": np.float64(0.9)},
-    "separate updates": {"action_space": BOX, "updates": SeparateUpdates(policy_epochs=3)},
-}
-
-
-def of_kind(kind: str) -> tuple[Callable[[], VecEnv], Callable[[], Any]]:
-    """Return functions that make the environments of a kind of model, and the model."""
-    arguments = dict(KINDS[kind])
-    actions, observations = arguments.pop("action_space"), arguments.pop("observation_space", VECTOR)
-    masked = arguments.pop("masked", False)
-    policy = arguments.pop("policy", "MaskableMlpPolicy" if masked else "MlpPolicy")
-    make_env = lambda: (masked_envs if masked else noise_envs)(actions, observations)  # noqa: E731
-    return make_env, lambda: small(PPOClip, make_env(), policy, **arguments)
+from helpers import small
+from sb3_ppo_variants import ExactCheckpointCallback
 
 
 class Killed(Exception):

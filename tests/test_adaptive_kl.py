@@ -24,11 +24,6 @@ def test_rule_by_hand() -> None:
     assert betas == [1.0, 0.5, 0.5, 0.5, 1.0, 2.0, 1.0, 1.0]
 
 
-def test_nothing_changes_at_the_thresholds() -> None:
-    assert adapt_kl_coef(1.0, kl=2.0, desired_kl=3.0) == 1.0
-    assert adapt_kl_coef(1.0, kl=4.5, desired_kl=3.0) == 1.0
-
-
 @pytest.mark.parametrize(("kl", "bound"), [(0.0, 1e-6), (1.0, 1e6)])
 def test_beta_stays_within_its_bounds(kl: float, bound: float) -> None:
     beta = 1.0
@@ -102,15 +97,6 @@ def test_a_real_run_obeys_the_rule() -> None:
         assert betas[i + 1] == betas[i] * factor
     # All three cases of the rule have occurred.
     assert {after / before for before, after in pairwise(betas)} == {0.5, 1.0, 2.0}
-
-
-def test_the_kl_is_held_near_its_target() -> None:
-    keeper = PolicyKeeper()
-    PPOAdaptiveKL("MlpPolicy", noise_envs(BOX), learning_rate=1e-3, n_steps=64, seed=2, desired_kl=0.02).learn(
-        64 * 2 * 40, callback=keeper
-    )
-    late = [log["train/kl"] for log in keeper.logs[10:]]
-    assert 0.01 < np.median(late) < 0.04
 
 
 def adapted(kl_coef: float) -> Any:

@@ -15,12 +15,11 @@ import torch as th
 from gymnasium import spaces
 from masked_envs import masked_envs
 from recurrence import SMALL, ragged_envs
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 import sb3_ppo_variants
 from helpers import ACTION_SPACES, BOX, VARIANTS, noise_envs
-from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom
+from sb3_ppo_variants import PPOAdaptiveKL, PPOCustom
 from sb3_ppo_variants.checks import settings_kept
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.objectives.surrogates import AdaptiveKL
@@ -209,73 +208,6 @@ def test_at_lines_of_all_that_it_calls(path: str) -> None:
 def test_at_every_line_of_the_package(cls: Any, path: str, separate: bool) -> None:
     undone, done = whole_at(ready(cls, path, separate), of_package, every)
     assert undone > 100 and done > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("separate", [False, True])
-def test_at_many_lines_of_all_that_it_calls(path: str, separate: bool) -> None:
-    places = lambda n: [*random.Random(0).sample(range(1, n + 1), 1000), *range(n - 500, n + 1)]  # noqa: E731
-    undone, _ = whole_at(ready(PPOAdaptiveKL, path, separate), everywhere, places)
-    assert undone > 100
-
-
-class Refuses(AdaptiveKL):
-    """Fails at the end of the update."""
-
-    def after_update(self, kl: float | None) -> Any:
-        raise RuntimeError("no next coefficient")
-
-
-def test_an_objective_that_fails_at_the_end(path: str) -> None:
-    model = ready(PPOCustom, path, False)
-    model.objective = Refuses(kl_coef=1.0, desired_kl=0.01, clip_range=None)
-    before = state(model)
-    with pytest.raises(RuntimeError, match="no next coefficient"):
-        model.train()
-    assert equal(state(model), before)
-
-
-def test_gradients_are_on_after_an_interrupt_at_the_exit_of_no_grad() -> None:
-    model = ready(PPOClip, "reference", False)
-
-    def interrupted(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith("grad_mode.py"):
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            model.learn(8)
-    finally:
-        sys.settrace(before)
-    assert th.is_grad_enabled()
-    model.learn(8)
-
-
-@pytest.mark.parametrize("path", ["reference", "native"], indirect=True)
-def test_a_model_learns_where_gradients_are_off(path: str) -> None:
-    model = ready(PPOClip, path, False)
-    before = deepcopy(model.policy.state_dict())
-    with th.no_grad():
-        model.learn(64)
-        assert not th.is_grad_enabled()
-    assert not equal(model.policy.state_dict(), before)
-
-
-def test_other_settings_are_as_they_were() -> None:
-    class Changes(BaseCallback):
-        def _on_step(self) -> bool:
-            np.seterr(over="raise")
-            th.set_grad_enabled(False)
-            raise KeyboardInterrupt
-
-    before = np.geterr()
-    with pytest.raises(KeyboardInterrupt):
-        ready(PPOClip, "reference", False).learn(8, Changes())
-    assert np.geterr() == before and th.is_grad_enabled()
 
 
 def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,61 +8,21 @@ from typing import Any
 import pytest
 import torch as th
 from stable_baselines3 import PPO
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
 from helpers import BOX, flat_weights, noise_envs
 from sb3_ppo_variants import (
-    ArgumentError,
-    ExactKL,
-    Huber,
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
     PPOFixedKL,
-    SeparateUpdates,
 )
 from sb3_ppo_variants.objectives import Clipped
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 STEPS = 32
-# A new value for each argument that changes what is learned, where one does.
-VALUES: dict[str, Any] = {
-    "learning_rate": 0.01,
-    "gamma": 0.5,
-    "gae_lambda": 0.1,
-    "batch_size": 4,
-    "n_epochs": 3,
-    "ent_coef": 0.5,
-    "vf_coef": 3.0,
-    "max_grad_norm": 0.01,
-    "target_kl": 1e-9,
-    "normalize_advantage": False,
-    "clip_range": 1e-6,
-    "clip_range_vf": 1e-6,
-    "kl_coef": 50.0,
-    "desired_kl": 1e-9,
-    "objective": Clipped(1e-6),
-    "stop": ExactKL(0.0),
-    "value_loss": Huber(1e-3),
-    "updates": SeparateUpdates(),
-    "sde_sample_freq": 1,
-    "fast": False,
-    "verbose": 1,
-    "tensorboard_log": "logs",
-    "data_parallel": False,
-    "stats_window_size": 1,
-    "seed": 7,
-    "n_steps": 8,
-    "policy_kwargs": {"net_arch": [8]},
-    "rollout_buffer_class": type("OwnBuffer", (RolloutBuffer,), {}),
-    "rollout_buffer_kwargs": {"gamma": 0.5},
-    "use_sde": True,
-    "device": th.device("meta"),
-}
-# These do not change the weights, which is tested elsewhere or below.
-ELSEWHERE = {"fast", "verbose", "tensorboard_log", "data_parallel", "stats_window_size", "updates"}
+VALUES: dict[str, Any] = {"learning_rate": 0.01, "gamma": 0.5, "gae_lambda": 0.1}
 OF_CLASS = {"kl_coef": PPOFixedKL, "desired_kl": PPOAdaptiveKL, "objective": PPOCustom}
 
 
@@ -108,22 +68,9 @@ def set_in_sb3(model: Any, name: str, value: Any) -> None:
         setattr(model.rollout_buffer, name, value)
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "gamma", "gae_lambda"])
+@pytest.mark.parametrize("name", VALUES)
 def test_a_new_value_counts_as_if_it_had_been_passed(name: str) -> None:
     theirs = make(PPO).learn(STEPS)
     set_in_sb3(theirs, name, VALUES[name])
     expected = flat_weights(theirs.learn(3 * STEPS, reset_num_timesteps=False))
     assert th.equal(trained(make(PPOClip), **{name: VALUES[name]}), expected)
-
-
-@pytest.mark.parametrize("set_first", [True, False])
-def test_the_window_of_the_statistics(set_first: bool) -> None:
-    model = make(PPOClip)
-    if not set_first:
-        model.learn(2 * STEPS)
-    model.stats_window_size = 3
-    model.learn(4 * STEPS)
-    assert model.ep_info_buffer.maxlen == 3 and len(model.ep_info_buffer) == 3
-    assert not hasattr(PPO, "stats_window_size")
-    with pytest.raises(ArgumentError, match=r"^stats_window_size=0 is not allowed"):
-        model.stats_window_size = 0

@@ -6,7 +6,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
@@ -101,13 +100,6 @@ def test_set_before_learn(name: str, value: Any, cls: Any, fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_good_values_take_effect(fast: bool) -> None:
-    trained = model(fast).learn(32)
-    trained.n_epochs, trained.batch_size = 5, 4
-    assert trained.learn(64)._n_updates == 2 + 2 * 5
-
-
-@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("n_steps", [N_STEPS // 2, N_STEPS * 2])
 def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) -> None:
     callback = At("step", lambda trained: setattr(trained, "n_steps", n_steps))
@@ -129,27 +121,6 @@ def test_learn_within_learn(place: str, fast: bool) -> None:
         trained.learn(128, callback)
     assert_unchanged(trained, callback.before)
     assert trained.learn(64, reset_num_timesteps=False).num_timesteps > 64
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_an_environment_that_must_be_reset(place: str, fast: bool) -> None:
-    trained, other = model(fast), noise_envs(BOX)
-    callback = At(place, lambda outer: outer.set_env(other))
-    with pytest.raises(RuntimeError, match=r"^the model has no observations to act on, because set_env\(\) discards"):
-        trained.learn(128, callback)
-    if place != "rollout end":  # The update that follows is that of a whole rollout.
-        assert_unchanged(trained, callback.before)
-    assert trained.learn(64, reset_num_timesteps=False).env is other
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_train_without_a_whole_rollout(fast: bool) -> None:
-    trained = model(fast)
-    callback = At("step", lambda outer: outer.train())
-    with pytest.raises(RuntimeError, match=r"^train\(\) needs a whole rollout, but the buffer has 4 of 16 steps"):
-        trained.learn(128, callback)
-    assert_unchanged(trained, callback.before)
 
 
 @pytest.mark.sampled(3)
@@ -175,9 +146,3 @@ def test_a_model_loaded_without_an_environment_can_not_learn(tmp_path: Path) -> 
     model(True).save(tmp_path / "model")
     with pytest.raises(ArgumentError, match=r"^the model has no environment to learn in: pass env to load\(\)"):
         PPOClip.load(tmp_path / "model").learn(64)
-
-
-@pytest.mark.parametrize("total", [0, 32, 32.0, np.int64(32)])
-@pytest.mark.parametrize("log_interval", [1, np.int64(2), None])
-def test_good_arguments_of_learn(total: Any, log_interval: Any) -> None:
-    assert model(True).learn(total, log_interval=log_interval).num_timesteps == total

@@ -1,6 +1,6 @@
 """A worked example of each part that can be added. The page about the architecture shows them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
 from sb3_ppo_variants import (
-    ArgumentError,
     Batch,
     Objective,
     PPOAdaptiveKL,
@@ -189,25 +188,6 @@ def test_an_update() -> None:
         theirs.policy.optimizer.step()
     ours = trained(PPOClip, updates=MoreValueEpochs(1), fast=False)
     assert th.equal(flat_weights(ours), flat_weights(theirs))
-
-
-def test_descents_with_the_same_optimizer_have_their_own_step_sizes() -> None:
-    @dataclass(frozen=True)
-    class Twice(JointUpdates):
-        rates: tuple[float, float]
-
-        def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
-            (joint,) = super().descents(model, stop)
-            return [replace(joint, learning_rate=rate) for rate in self.rates]
-
-    still = PPOClip("MlpPolicy", noise_envs(BOX), **SETTINGS)
-    for rates in ((1e-2, 0.0), (0.0, 1e-2)):
-        model = PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice(rates), **SETTINGS)
-        # Adam's first step changes parameters by about its step size.
-        assert (flat_weights(model.learn(16)) - flat_weights(still)).abs().max() > 9e-3
-        assert model.policy.optimizer.param_groups[0]["lr"] == rates[1]
-    with pytest.raises(ArgumentError, match="fast=True is not possible, because several descents share an optimizer"):
-        PPOClip("MlpPolicy", noise_envs(BOX), updates=Twice((1e-3, 1e-3)), fast=True, **SETTINGS)
 
 
 # An engine: what it can compute, and how.

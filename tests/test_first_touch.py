@@ -17,12 +17,6 @@ from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, get_system_info
 from sb3_ppo_variants.arguments import choose_device
 
 
-@pytest.mark.parametrize("name", ["MlpPolicy", "CnnPolicy", "MultiInputPolicy"])
-def test_policies_are_imported_as_from_sb3(name: str) -> None:
-    assert getattr(sb3_ppo_variants, name) is getattr(stable_baselines3.ppo, name)
-    assert name in sb3_ppo_variants.__all__
-
-
 def test_the_system_info_is_that_of_sb3_and_this_package(capsys: pytest.CaptureFixture[str]) -> None:
     info, text = get_system_info()
     theirs, _ = stable_baselines3.common.utils.get_system_info(print_info=False)

@@ -42,13 +42,3 @@ def test_a_network_that_is_not_trained_is_refused(policy: Any, outputs: str) -> 
     after = model.learn(16).policy.state_dict()
     changed = {name for name, weight in after.items() if not th.equal(before[name], weight)}
     assert changed == {name for name in before if any(part in name for part in policy.trained)}
-
-
-@pytest.mark.parametrize(("policy", "outputs"), [(FrozenValues, "values"), (FrozenActions, "actions")])
-def test_a_network_that_is_frozen_later_is_refused(policy: Any, outputs: str) -> None:
-    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=8, batch_size=16, updates=SeparateUpdates())
-    for name, parameter in model.policy.named_parameters():
-        parameter.requires_grad_(any(part in name for part in policy.trained))
-    with pytest.raises(ArgumentError, match=f"but {outputs} depend on none"):
-        model.learn(16)
-    assert model.num_timesteps == 0

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_masked_parity
-import test_parity
 import torch as th
 from faulty import WITHIN, Fault, faulty_envs
-from masked_envs import MULTI, masked_envs
-from parity import train
+from masked_envs import MULTI, masked_envs, masked_hybrid_envs
+from parity import CASES, MASKED_CASES, train
 from recurrence import SMALL, ragged_envs
 from resuming import exact, pendulums
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
-from test_field_objectives import OBJECTIVES
-from test_hybrid_masks import NESTED, masked
 
-from helpers import ACTION_SPACES, BOX, DICT, IMAGE, assert_same_weights, collect, noise_envs, save, small
+from helpers import ACTION_SPACES, BOX, DICT, IMAGE, NESTED, assert_same_weights, collect, noise_envs, save, small
 from sb3_ppo_variants import (
     NonFiniteError,
     PPOAdaptiveKL,
@@ -33,13 +29,34 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.distributions import Gaussian
-from sb3_ppo_variants.objectives import EWMA, TRGPPO
+from sb3_ppo_variants.objectives import (
+    CISPO,
+    DPO,
+    ESPO,
+    EWMA,
+    MDPO,
+    P3O,
+    SAPO,
+    SPO,
+    TRGPPO,
+    AdaptiveReverseKL,
+    ClipHigher,
+    DualClip,
+    KLHinge,
+    ReverseKL,
+    Rollback,
+    TrulyPPO,
+)
 
 GPU = "cuda"
 pytestmark = [
     pytest.mark.skipif(not th.cuda.is_available(), reason="there is no GPU"),
     pytest.mark.filterwarnings("ignore:You are trying to run PPO.* on the GPU"),
     pytest.mark.filterwarnings("ignore:You have specified a mini-batch size"),
+]
+OBJECTIVES = [
+    *(cls() for cls in (CISPO, DPO, ESPO, MDPO, P3O, SAPO, SPO, TRGPPO)),
+    *(cls() for cls in (AdaptiveReverseKL, ClipHigher, DualClip, KLHinge, ReverseKL, Rollback, TrulyPPO)),
 ]
 # Convolutions and LSTMs on a GPU may add numbers in another order each time.
 IN_ANY_ORDER = ("CnnPolicy", "MultiInputPolicy", "separate features")
@@ -52,18 +69,17 @@ def assert_close(ours: Any, theirs: Any) -> None:
     th.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", test_parity.CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_same_weights_as_sb3(name: str) -> None:
     theirs, ours = (
-        train(cls, **{**test_parity.CASES[name], **own, "device": GPU})
-        for cls, own in ((PPO, {}), (PPOClip, {"fast": False}))
+        train(cls, **{**CASES[name], **own, "device": GPU}) for cls, own in ((PPO, {}), (PPOClip, {"fast": False}))
     )
     (assert_close if name in IN_ANY_ORDER else assert_same_weights)(ours[0], theirs[0])
 
 
-@pytest.mark.parametrize("name", test_masked_parity.CASES)
+@pytest.mark.parametrize("name", MASKED_CASES)
 def test_same_weights_as_maskable_ppo(name: str) -> None:
-    case = test_masked_parity.CASES[name]
+    case = MASKED_CASES[name]
     theirs = train(MaskablePPO, **{**case, "device": GPU})[0]
     policy = f"Maskable{case.get('policy', 'MlpPolicy')}"
     ours = train(PPOClip, **{**case, "policy": policy, "device": GPU, "fast": False})[0]
@@ -90,7 +106,7 @@ UPDATES: dict[str, tuple[Any, Callable[[], VecEnv], dict[str, Any]]] = {
     "images": (PPOFixedKL, lambda: noise_envs(BOX, IMAGE), {}),
     "dictionaries": (PPOFixedKL, lambda: noise_envs(BOX, DICT), {}),
     "masks": (PPOFixedKL, lambda: masked_envs(MULTI), {"policy": "MaskableMlpPolicy"}),
-    "hybrid": (PPOFixedKL, lambda: masked(NESTED), {"policy": "MaskableMlpPolicy"}),
+    "hybrid": (PPOFixedKL, lambda: masked_hybrid_envs(NESTED), {"policy": "MaskableMlpPolicy"}),
     "LSTM": (PPOFixedKL, ragged_envs, {"policy": "MlpLstmPolicy", "policy_kwargs": SMALL}),
     "LSTM, separate": (
         PPOClip,

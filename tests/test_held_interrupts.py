@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import threading
 import time
 
 import pytest
@@ -45,29 +44,3 @@ def test_an_interrupt_in_a_destructor_is_not_lost() -> None:
         time.sleep(10)
         passed.append(2)
     assert passed == [1] and sys.unraisablehook is before
-
-
-class Faulty:
-    def __del__(self) -> None:
-        raise ValueError
-
-
-def test_errors_in_destructors_are_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    reported = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda swallowed: reported.append(swallowed.exc_type))
-    with interrupts_can_be_held():
-        Faulty()
-    assert reported == [ValueError]
-
-
-def test_a_thread_has_no_interrupts_to_hold() -> None:
-    passed = []
-
-    def other() -> None:
-        with interrupts_can_be_held():
-            passed.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert passed == [signal.default_int_handler]

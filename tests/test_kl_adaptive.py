@@ -1,8 +1,6 @@
 """Step sizes that follow the KL: the rule, plain loops of it, both paths, and the state that it is."""
 
-import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,14 +8,12 @@ import pytest
 import torch as th
 from engine_models import collected
 
-from helpers import BOX, LogRecorder, noise_envs, save, small, update
+from helpers import BOX, LogRecorder, noise_envs, small, update
 from sb3_ppo_variants import (
     ArgumentError,
-    ExactCheckpointCallback,
     ExactKL,
     KLAdaptive,
     MissingKLError,
-    NonFiniteError,
     PPOAdaptiveKL,
     PPOClip,
     PPOCustom,
@@ -129,60 +125,6 @@ def test_an_update_is_rsl_rls(fast: bool, double_precision: Double) -> None:
     th.testing.assert_close(ours.policy.state_dict(), model.policy.state_dict(), rtol=1e-5, atol=1e-9)
     assert ours.learning_rate.learning_rate == ours.logger.name_to_value["train/learning_rate"] == rates[-1]
     assert ours.policy.optimizer.param_groups[0]["lr"] == rates[-1]
-
-
-@pytest.mark.parametrize("every", ["update", "minibatch"])
-def test_its_state_is_saved(every: Any, tmp_path: Path) -> None:
-    model = small(learning_rate=KLAdaptive(desired_kl=1e-3, every=every)).learn(96)
-    assert model.learning_rate.learning_rate != 3e-4
-    for weights_only in (False, True):
-        loaded = PPOClip.load(save(model), env=noise_envs(BOX), weights_only=weights_only)
-        assert loaded.learning_rate == model.learning_rate
-        assert loaded.lr_schedule(1.0) == model.learning_rate.learning_rate
-    assert pickle.loads(pickle.dumps(model.learning_rate)) == model.learning_rate
-
-
-def test_resume_or_start_takes_the_rule_as_the_run_began(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = dict(n_steps=16, batch_size=16, learning_rate=KLAdaptive(desired_kl=1.0), seed=1)
-    model = PPOClip.resume_or_start(tmp_path, "MlpPolicy", noise_envs(BOX), **arguments)
-    model.learn(96, callback=ExactCheckpointCallback(32, str(tmp_path)))
-    resumed: Any = PPOClip.resume_or_start(tmp_path, "MlpPolicy", noise_envs(BOX), **arguments)
-    assert resumed.learning_rate.learning_rate != 3e-4
-    with pytest.raises(ArgumentError, match="learning_rate"):
-        PPOClip.resume_or_start(
-            tmp_path, "MlpPolicy", noise_envs(BOX), **{**arguments, "learning_rate": KLAdaptive(desired_kl=2e-3)}
-        )
-
-
-@pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("every", ["update", "minibatch"])
-def test_a_failed_update_leaves_the_rate(every: Any, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = KLAdaptive(desired_kl=1e-5, min_learning_rate=1e-30, every=every)
-    model = collected(PPOClip, BOX, learning_rate=given)
-    model.fast = fast
-    model.train()
-    before, rate = model.learning_rate, model.policy.optimizer.param_groups[0]["lr"]
-
-    def fails(*_: Any) -> None:
-        raise NonFiniteError("number", "not finite")
-
-    monkeypatch.setattr(KLAdaptive, "after_update", fails)
-    with pytest.raises(NonFiniteError):
-        model.train()
-    assert model.learning_rate is before and model.policy.optimizer.param_groups[0]["lr"] == rate
-    monkeypatch.undo()
-    model.train()
-    assert model.learning_rate != before
-
-
-def test_without_a_known_kl_it_is_refused_before_the_next_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small().learn(32)
-    monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})
-    model.learning_rate = KLAdaptive()
-    with pytest.raises(MissingKLError):
-        model.learn(32, reset_num_timesteps=False)
-    assert model.num_timesteps == 32
 
 
 @pytest.mark.parametrize("every", ["update", "minibatch"])

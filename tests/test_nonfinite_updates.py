@@ -18,7 +18,6 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import NoiseEnv
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.engines.reference import TorchUpdate
 
 
 class TakesNoNaN(NoiseEnv):
@@ -148,37 +147,3 @@ def test_the_model_is_as_good_as_before(tmp_path: Path) -> None:
     # The environment's fault occurs only once.
     model.learn(100, reset_num_timesteps=False)
     assert state(model).isfinite().all()
-
-
-def test_an_interrupted_update_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    good = model_for(faulty_envs(None), fast=False).learn(UPDATES * N_STEPS * N_ENVS)
-    step = TorchUpdate.step
-    steps: list[None] = []
-
-    def interrupted(update: TorchUpdate, loss: th.Tensor) -> None:
-        if bad._n_updates == good._n_updates:
-            steps.append(step(update, loss))
-            if len(steps) == 3:
-                raise KeyboardInterrupt
-        else:
-            step(update, loss)
-
-    bad = model_for(faulty_envs(None), fast=False)
-    monkeypatch.setattr(TorchUpdate, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bad.learn(1000)
-    assert th.equal(state(bad), state(good)) and bad._n_updates == good._n_updates
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_so_is_one_interrupted_at_its_end(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    model = model_for(faulty_envs(None), fast=fast).learn(N_STEPS * N_ENVS)
-    before, n_updates = state(model), model._n_updates
-    what = "native.update.NativeUpdate.kl" if fast else "reference.TorchUpdate.kl"
-    monkeypatch.setattr(f"sb3_ppo_variants.engines.{what}", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(1000)
-    assert th.equal(state(model), before) and model._n_updates == n_updates

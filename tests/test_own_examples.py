@@ -1,18 +1,16 @@
 """The worked examples of objectives and of an own update, which the page about own objectives shows."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
 from engine_models import assert_same_update, collected
-from resuming import exact, pendulums
 from stable_baselines3 import PPO
 from torch.nn import functional as F
 
-from helpers import ACTION_SPACES, LogRecorder, assert_same_policy, collect, flat_weights, noise_envs, save, small
+from helpers import ACTION_SPACES, assert_same_policy, collect, noise_envs, small
 from sb3_ppo_variants import (
     Batch,
     NonFiniteError,
@@ -124,16 +122,6 @@ def test_examples_train_the_same_on_both_paths(name: str, space: str, double_pre
     assert_same_update(model)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_penalty_keeps_the_policy_near(fast: bool) -> None:
-    def moved(beta: float) -> float:
-        log = LogRecorder()
-        small(PPOCustom, objective=RenyiPenalty(beta=beta), fast=fast, n_epochs=10, learning_rate=1e-2).learn(32, log)
-        return float(log.updates[-1]["train/kl"])
-
-    assert moved(100.0) < moved(0.0) / 3
-
-
 # An own update
 
 
@@ -178,32 +166,3 @@ def test_one_step_for_each_pass() -> None:
     (steps,) = {int(moments["step"]) for moments in model.policy.optimizer.state_dict()["state"].values()}
     assert steps == 3 == model._n_updates
     assert not {"train/kl", "train/approx_kl"} & model.logger.name_to_value.keys()
-
-
-def test_it_is_saved() -> None:
-    model = small(Averaged).learn(64)
-    again = Averaged.load(save(model), env=model.env)
-    assert_same_policy(again, model)
-    assert again._n_updates == model._n_updates
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_resume_is_exact(fast: bool, tmp_path: Path) -> None:
-    exact(Averaged, pendulums, tmp_path, fast=fast)
-
-
-def test_an_error_does_not_undo_the_steps_before_it() -> None:
-    class Interrupted(Averaged):
-        def train(self) -> None:
-            super().train()
-            raise KeyboardInterrupt
-
-    for cls, kept in ((Interrupted, True), (PPOClip, False)):
-        model = small(cls)
-        collect(model)
-        before = flat_weights(model).clone()
-        if cls is PPOClip:
-            model._after_update = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        with pytest.raises(KeyboardInterrupt):
-            model.train()
-        assert th.equal(flat_weights(model), before) is not kept

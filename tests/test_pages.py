@@ -86,14 +86,6 @@ def test_code_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(names(page.read_text())) if not exists(name)] == []
 
 
-def test_there_are_37_details() -> None:
-    text = (DOCS / "details.md").read_text()
-    sections = {title: re.findall(r"^\| (\d+) \|", text.partition(f"\n## {title}\n")[2].partition("\n## ")[0], re.M)
-                for title in ("Core", "Atari", "Continuous actions", "LSTM", "MultiDiscrete")}  # fmt: skip
-    counts = [13, 9, 9, 5, 1]
-    assert list(sections.values()) == [[str(i) for i in range(1, count + 1)] for count in counts]
-
-
 def test_every_guarantee_says_how_to_check_it() -> None:
     _, *sections = re.split(r"^## ", (DOCS / "trust.md").read_text(), flags=re.M)
     commands = [re.search(r"^\*\*Check it:\*\* `(.*?)`", section, re.M) for section in sections]

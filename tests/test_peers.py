@@ -11,19 +11,6 @@ from benchmarks.__main__ import main
 from benchmarks.peers import Program
 
 
-def test_start_and_compilation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def seconds(program: Program, workload: str, steps: int, folder: Path) -> float:
-        asked.append(steps)
-        return 30.0 + steps / 500
-
-    monkeypatch.setattr(peers, "seconds", seconds)
-    monkeypatch.setitem(peers.STEPS, "cartpole", (1_000, 3_000))
-    assert peers.rate(Program({}, factor=4), "cartpole", Path()) == 500.0
-    assert sorted(asked) == [1_000, 9_000]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SB3's PPO", "PPOClip"])
 @pytest.mark.parametrize("workload", ["cartpole", pytest.param("halfcheetah", marks=pytest.mark.slow)])

@@ -1,19 +1,15 @@
 """Spaces that SB3 would misinterpret are refused or cause a warning, and the message suggests a wrapper."""
 
 import re
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import torch as th
 from gymnasium import spaces
 from gymnasium.spaces import Discrete, MultiDiscrete
-from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import MultiInputActorCriticPolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 from helpers import BOX, VARIANTS, VECTOR, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
@@ -86,30 +82,6 @@ def test_observations(name: str, fast: bool) -> None:
     PPOClip("MlpPolicy", advised(caught.value, env), n_steps=64, batch_size=32, n_epochs=1, fast=fast).learn(64)
 
 
-def test_observations_in_a_dict() -> None:
-    observation_space = spaces.Dict({"a": VECTOR, "b": Discrete(3, start=1)})
-    message = r"^env.observation_space\['b'\]=Discrete\(3, start=1\) does not start at 0, .*: subtract it in a gym"
-    with pytest.raises(ArgumentError, match=message):
-        PPOClip("MultiInputPolicy", NoiseEnv(BOX, observation_space))
-
-
-def test_a_model_of_sb3_in_such_an_environment(tmp_path: Path) -> None:
-    env = NoiseEnv(Discrete(3, start=5))
-    PPO("MlpPolicy", env, n_steps=8, batch_size=8).save(tmp_path / "model")
-    with pytest.raises(ArgumentError, match=r"^env.action_space=Discrete\(3, start=5\) does not start at 0"):
-        PPOClip.load(tmp_path / "model", env)
-    # Predictions are still SB3's, which start at 0.
-    model = PPOClip.load(tmp_path / "model")
-    assert model.predict(np.zeros(3, np.float32))[0] in Discrete(3)
-
-
-class Scalar(BaseFeaturesExtractor):
-    """Accepts observations without dimensions."""
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        return observations.reshape(-1, 1)
-
-
 @pytest.mark.parametrize("fast", [False, True])
 def test_observations_without_dimensions(fast: bool) -> None:
     env: gymnasium.Env = NoiseEnv(BOX, NUMBER)
@@ -119,19 +91,6 @@ def test_observations_without_dimensions(fast: bool) -> None:
     ) as caught:
         PPOClip("MlpPolicy", env, fast=fast, **arguments)
     PPOClip("MlpPolicy", advised(caught.value, env), fast=fast, **arguments).learn(64)
-    scalar = {"features_extractor_class": Scalar, "features_extractor_kwargs": {"features_dim": 1}}
-    PPOClip("MlpPolicy", env, policy_kwargs=scalar, **arguments).learn(64)
-
-
-class WithAlias(PPOClip):
-    policy_aliases: ClassVar[dict[str, Any]] = {"TinyPolicy": MultiInputActorCriticPolicy}
-
-
-def test_an_alias_of_a_subclass_stands_for_any_policy() -> None:
-    env: gymnasium.Env = NoiseEnv(BOX, spaces.Dict({"a": VECTOR}))
-    assert WithAlias("TinyPolicy", env, n_steps=16, batch_size=16).learn(16).num_timesteps == 16
-    with pytest.raises(ArgumentError, match=r"^policy='MlpPolicy' does not support Dict .*: use 'MultiInputPolicy'"):
-        PPOClip("MlpPolicy", env)
 
 
 INTEGERS = spaces.Box(0, 9, (2,), np.int64)

@@ -1,6 +1,6 @@
 """Rollout buffers with the distribution parameters of the old policy."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
 from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, collect, noise_envs, with_old_parameters
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
-from sb3_ppo_variants.rollout import draw_minibatches, inputs_at
+from sb3_ppo_variants.rollout import draw_minibatches
 
 N_STEPS, N_ENVS = 5, 3
 
@@ -25,13 +25,6 @@ def numbered_buffer() -> Any:
         column, tensor = number[:, None], th.as_tensor(number)
         buffer.add(column, column, number, np.zeros(N_ENVS), tensor, tensor)
     return buffer
-
-
-def all_observations(buffer: RolloutBuffer, rows_at_once: int) -> th.Tensor:
-    rows = np.arange(N_STEPS * N_ENVS)
-    edges = range(rows_at_once, len(rows), rows_at_once)
-    parts: Any = [inputs_at(buffer, some)[0] for some in np.split(rows, edges)]
-    return th.cat(parts)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -71,15 +64,6 @@ def test_a_rollout_has_the_parameters_it_was_drawn_from() -> None:
     assert model.old_policy.of(model.rollout_buffer) is None
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 4, 15, 100])
-def test_observations_come_environment_by_environment(rows_at_once: int) -> None:
-    expected = [10.0 * step + env for env in range(N_ENVS) for step in range(N_STEPS)]
-    buffer = numbered_buffer()
-    for _ in range(2):  # Before and after the buffer has flattened itself.
-        assert all_observations(buffer, rows_at_once).flatten().tolist() == expected
-        next(buffer.get(3))
-
-
 class WholeBuffer(RolloutBuffer):
     """A user's buffer that creates its single minibatch itself."""
 
@@ -90,29 +74,10 @@ class WholeBuffer(RolloutBuffer):
         yield RolloutBufferSamples(flat[0], flat[1], *(tensor.flatten() for tensor in flat[2:]))
 
 
-class OwnSamples(NamedTuple):
-    observations: th.Tensor
-    actions: th.Tensor
-    old_values: th.Tensor
-    old_log_prob: th.Tensor
-    advantages: th.Tensor
-    returns: th.Tensor
-    weights: th.Tensor
-
-
-class WeightedBuffer(RolloutBuffer):
-    """A user's buffer whose minibatches are of another type than SB3's, with a further column."""
-
-    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
-        samples = super()._get_samples(batch_inds, env)
-        return OwnSamples(*samples, th.ones(len(batch_inds)))
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("buffer_class", [WholeBuffer, WeightedBuffer])
-def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: Any, buffer_class: Any) -> None:
-    model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, rollout_buffer_class=buffer_class)
-    if variant in PENALISED and buffer_class is WholeBuffer:
+def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: Any) -> None:
+    model = variant("MlpPolicy", noise_envs(BOX), n_steps=32, rollout_buffer_class=WholeBuffer)
+    if variant in PENALISED:
         without = r"^rollout_buffer_class: this buffer does not tell which rows .* as in SB3$"
         with pytest.raises(ArgumentError, match=without):
             model.learn(64)
@@ -131,11 +96,3 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
     model.learn(32)
     assert (model.rollout_buffer.actions % 1 > 0).all()
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_buffer_of_sb3_in_place_of_the_model_s() -> None:
-    for variant in VARIANTS:
-        model = variant("MlpPolicy", noise_envs(BOX), n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-        space = model.observation_space
-        model.rollout_buffer = RolloutBuffer(16, space, BOX, model.device, model.gae_lambda, model.gamma, model.n_envs)
-        assert model.learn(32).num_timesteps == 32

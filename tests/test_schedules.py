@@ -31,17 +31,6 @@ def test_linear_to_zero(name: str) -> None:
     assert [log[f"train/{name}"] for log in logs] == pytest.approx(EXPECTED.get(name, [0.3, 0.2, 0.1, 0.0]))
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "clip_range", "clip_range_vf", "kl_coef"])
-def test_a_number_stays(name: str) -> None:
-    arguments: dict[str, Any] = {name: 0.4}
-    assert [log[f"train/{name}"] for log in updates(**arguments)] == [0.4] * 4
-
-
-def test_a_proportional_schedule_ends_at_zero_if_the_last_rollout_overshoots() -> None:
-    logs = updates(PPOClip, total_timesteps=200, learning_rate=lambda progress: 0.4 * progress)
-    assert [log["train/learning_rate"] for log in logs] == pytest.approx([0.4 * p for p in (0.68, 0.36, 0.04, 0.0)])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schedule_may_be_undefined_where_the_last_rollout_overshoots(name: str) -> None:
     arguments: dict[str, Any] = {name: lambda progress: 0.4 * sqrt(progress)}
@@ -69,27 +58,6 @@ def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, b
 def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction() -> None:
     with pytest.raises(ArgumentError, match=r"^learning_rate\(1\)=-0.1 is not allowed"):
         PPOClip("MlpPolicy", "CartPole-v1", learning_rate=lambda progress: -0.1)
-
-
-def test_learning_rate_reaches_the_optimizer() -> None:
-    model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, learning_rate=LinearSchedule(0.4, 0.1, 1.0)).learn(128)
-    assert model.policy.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("ent_coef", 0.01), ("vf_coef", 0.7), ("gae_lambda", 0.9), ("target_kl", 3)]
-)
-def test_a_number_stays_a_number_and_a_schedule_the_schedule(name: str, value: float) -> None:
-    given: dict[str, Any] = {name: value}
-    assert getattr(PPOClip("MlpPolicy", noise_envs(BOX), **given), name) == value
-    given = {name: LinearSchedule(value, value / 2, 1.0)}
-    assert getattr(PPOClip("MlpPolicy", noise_envs(BOX), **given), name) is given[name]
-    assert f"train/{name}" not in updates(PPOClip, 64, **{name: value})[0]
-
-
-def test_ent_coef_may_be_negative() -> None:
-    logs = updates(PPOClip, ent_coef=lambda progress: -0.01 * progress)
-    assert [log["train/ent_coef"] for log in logs] == pytest.approx([-0.0075, -0.005, -0.0025, 0.0])
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -121,13 +89,6 @@ def test_a_schedule_equals_setting_the_numbers(fast: bool) -> None:
     ours = PPOClip("MlpPolicy", noise_envs(BOX), **settings, **schedules).learn(256)
     assert ours._n_updates == wanted._n_updates < 24
     assert_same_weights(ours, wanted)
-
-
-def test_a_lambda_above_one_is_refused() -> None:
-    with pytest.raises(
-        ArgumentError, match=r"^gae_lambda\(1\)=1.5 is not allowed; allowed: a schedule that returns a numb"
-    ):
-        PPOClip("MlpPolicy", noise_envs(BOX), gae_lambda=lambda progress: 1.5)
 
 
 def test_another_call_of_learn_begins_anew() -> None:

@@ -2,27 +2,21 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
-from test_hybrid import KICK, NESTED
 
 from helpers import (
-    ACTION_SPACES,
     BOX,
     IMAGE,
     LogRecorder,
     collect,
     noise_envs,
 )
-from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, SeparateUpdates
-from sb3_ppo_variants.engines.native.update import NativeUpdate
-from sb3_ppo_variants.engines.reference import TorchUpdate
-from sb3_ppo_variants.recipes import evaluate, recipe, train
+from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 N_STEPS, N_ENVS = 20, 3
 paths = pytest.mark.parametrize("fast", [False, True])
@@ -94,20 +88,6 @@ def test_an_update_is_spinning_ups(target_kl: float, fast: bool, double_precisio
     assert model._n_updates == min(steps + 1, 4)
 
 
-@pytest.mark.parametrize("space", [*ACTION_SPACES.values(), KICK, NESTED], ids=lambda space: type(space).__name__)
-def test_a_new_model_can_be_copied(space: spaces.Space) -> None:
-    """PyTorch refuses to copy tensors with a graph, such as those of a distribution computed with gradients."""
-    model = make(action_space=space)
-    copied = deepcopy(model).policy.state_dict()
-    th.testing.assert_close(copied, model.policy.state_dict(), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(("own", "expected"), [(None, float("inf")), (0.7, 0.7)])
-def test_gradients_that_are_not_clipped(own: float | None, expected: float) -> None:
-    model = make(updates=SeparateUpdates(value_max_grad_norm=own), max_grad_norm=None)
-    assert [descent.max_grad_norm for descent in model._plan().descents] == [float("inf"), expected]
-
-
 @paths
 def test_logs(fast: bool) -> None:
     log = LogRecorder()
@@ -159,59 +139,3 @@ def test_a_dict_of_arguments() -> None:
         make(updates={"epochs": 3})
     with pytest.raises(ArgumentError, match=r"^value_epochs=0 is not allowed"):
         make(updates={"value_epochs": 0})
-
-
-def test_what_is_no_division_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"^updates='separate' is not allowed; allowed: SeparateUpdates"):
-        make(updates="separate")
-
-
-# The descent of each path, and its method that makes the steps, one by one or all at once.
-STEPS: dict[str, tuple[Any, str]] = {
-    "reference": (TorchUpdate, "step"),
-    "natively": (NativeUpdate, "descend"),
-}
-
-
-@pytest.mark.parametrize("path", STEPS)
-def test_an_update_interrupted_in_the_values_passes_is_taken_back(
-    path: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if path != "reference":
-        request.getfixturevalue(path)
-    descents, step = STEPS[path]
-    model = make(fast=descents is not TorchUpdate).learn(60)
-    before, n_updates = deepcopy(model.get_parameters()), model._n_updates
-    made = getattr(descents, step)
-
-    def interrupted(descent: Any, *loss: Any) -> Any:
-        ended = made(descent, *loss)
-        if not descent._descent.of_policy:
-            raise KeyboardInterrupt
-        return ended
-
-    monkeypatch.setattr(descents, step, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(60, reset_num_timesteps=False)
-    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
-    assert model._n_updates == n_updates
-
-
-@paths
-@pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_numbers_that_are_not_finite_are_named(fast: bool) -> None:
-    model = make(fast=fast).learn(60)
-    before = deepcopy(model.get_parameters())
-    model.rollout_buffer.returns[3] = 1e25
-    with pytest.raises(NonFiniteError, match="the value loss of minibatch 0 is not finite: inf"):
-        model.train()
-    th.testing.assert_close(model.get_parameters(), before, rtol=0, atol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("env_id", "bar"), [("CartPole-v1", 475), ("Pendulum-v1", -250)])
-@pytest.mark.parametrize("seed", range(3))
-def test_it_learns(env_id: str, bar: float, seed: int, tmp_path: Path) -> None:
-    made = recipe("ppo_clip", env_id, updates={"value_learning_rate": 1e-3})
-    train(made, tmp_path, seed=seed)
-    assert evaluate(made, tmp_path, episodes=50).mean() >= bar

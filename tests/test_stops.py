@@ -1,7 +1,6 @@
 """What ends an update early: the statistics, where they end it, and on which paths."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,10 @@ from sb3_ppo_variants import (
     ExactKL,
     MissingKLError,
     PPOClip,
-    PPOCustom,
-    PPOFixedKL,
     PPOUnclipped,
     RatioDeviation,
     SeparateUpdates,
 )
-from sb3_ppo_variants.losses import ratio_deviation
-from sb3_ppo_variants.objectives import Clipped
 
 Double = Callable[[Any], None]
 STOPS: dict[str, EarlyStop] = {
@@ -35,11 +30,6 @@ STOPS: dict[str, EarlyStop] = {
     "epochs": ApproximateKL(3e-3, ends="epoch"),
     "epochs by the exact KL": ExactKL(3e-3, ends="epoch"),
 }
-
-
-def test_ratio_deviation() -> None:
-    # The ratios 1/2, 1 and 4 deviate by 1/2, 0 and 3.
-    assert ratio_deviation(th.tensor([0.5, 1.0, 4.0]).log()).item() == pytest.approx(3.5 / 3)
 
 
 def plain_loop(model: Any, stop: EarlyStop) -> tuple[int, int]:
@@ -141,33 +131,6 @@ def test_the_message(stop: EarlyStop, message: str, fast: bool, capsys: pytest.C
     capsys.readouterr()
     update(model, fast)
     assert capsys.readouterr().out.startswith(message)
-
-
-@dataclass(frozen=True)
-class Bounded(Clipped):
-    """An objective that ends its updates itself."""
-
-    stop = RatioDeviation(0.05)
-
-
-def test_an_objective_has_its_own_and_the_model_takes_precedence() -> None:
-    model = collected(PPOCustom, BOX, objective=Bounded(0.2), learning_rate=3e-3)
-    wanted = collected(PPOClip, BOX, stop=RatioDeviation(0.05), learning_rate=3e-3)
-    ours = update(model, False)
-    assert ours._n_updates < model.n_epochs
-    assert_same_weights(ours, update(wanted, False))
-    overriding: list[dict[str, Any]] = [{"stop": RatioDeviation(100.0)}, {"target_kl": 100.0}]
-    for arguments in overriding:
-        other = collected(PPOCustom, BOX, objective=Bounded(0.2), learning_rate=3e-3, **arguments)
-        assert update(other, False)._n_updates == model.n_epochs
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_penalty_and_a_stop_by_the_exact_kl(fast: bool, double_precision: Double) -> None:
-    model = collected(PPOFixedKL, BOX, kl_coef=1.0, stop=ExactKL(2e-3), learning_rate=3e-3)
-    double_precision(model)
-    assert update(model, fast)._n_updates < model.n_epochs
-    assert_same_update(model)
 
 
 @pytest.mark.parametrize("stop", [3, "ExactKL(0.1)", ExactKL, 0.1, True])

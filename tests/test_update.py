@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.distributions import kl_divergence
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import ACTION_SPACES, BOX, PENALISED, collect, noise_envs
+from helpers import ACTION_SPACES, BOX, collect, noise_envs
 from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.update import rollout_normalizer
@@ -131,23 +131,3 @@ def test_advantages_over_a_rollout_by_hand() -> None:
     normalize = rollout_normalizer(advantages)
     assert normalize(th.tensor([6.0, 3.0])).tolist() == pytest.approx([3 / 3.5**0.5, 0.0])
     assert normalize(np.array([1.0])) == pytest.approx(-2 / 3.5**0.5)
-
-
-class EvaluatesItself(ActorCriticPolicy):
-    """A user's policy that leaves nothing in ``action_dist``."""
-
-    def evaluate_actions(self, obs: Any, actions: th.Tensor) -> Any:
-        before = self.action_dist.distribution
-        evaluated = super().evaluate_actions(obs, actions)
-        self.action_dist.distribution = before
-        return evaluated
-
-
-@pytest.mark.parametrize("variant", PENALISED)
-def test_penalty_of_a_policy_with_its_own_evaluate_actions(variant: Any) -> None:
-    weights = []
-    for policy in ("MlpPolicy", EvaluatesItself):
-        arguments = {"n_steps": 32, "batch_size": 16, "seed": 1, "kl_coef": 30.0, "fast": False}
-        model = variant(policy, noise_envs(BOX), **arguments)
-        weights.append(model.learn(128).policy.action_net.weight)
-    th.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)

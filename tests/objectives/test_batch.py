@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from helpers import ACTION_SPACES, collect, noise_envs, small
@@ -84,16 +83,6 @@ def test_divergences_and_entropy(fast: bool, space: str) -> None:
         th.testing.assert_close(seen[name].detach(), value.detach(), rtol=2e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_the_entropy_of_squashed_actions_is_estimated(fast: bool) -> None:
-    objective = reading("entropy", "log_prob")
-    kwargs = {"squash_output": True}
-    model = collect(small(PPOCustom, objective=objective, use_sde=True, policy_kwargs=kwargs, fast=fast))
-    model.train()
-    for seen in objective.seen:
-        th.testing.assert_close(seen["entropy"], -seen["log_prob"], rtol=1e-4, atol=1e-5)
-
-
 def test_what_is_not_read_is_not_computed() -> None:
     def fail(name: str) -> th.Tensor:
         raise AssertionError(f"{name} was computed")
@@ -102,14 +91,6 @@ def test_what_is_not_read_is_not_computed() -> None:
     # -(min(1.5, 1.2) - 0.9) / 2.
     batch = Batch(ratio, advantages, source=fail)
     assert Clipped(0.2).loss(batch).item() == pytest.approx(-0.15)
-
-
-def test_fields_follow_from_others() -> None:
-    logs = th.tensor([2.0]).log(), th.tensor([0.25]).log()
-    batch = Batch(advantages=th.ones(1), log_ratio=logs[0], old_log_prob=logs[1])
-    assert batch.ratio.item() == pytest.approx(2.0)
-    assert batch.log_prob.exp().item() == pytest.approx(0.5)
-    assert Batch(th.tensor([2.0]), th.ones(1)).log_ratio.item() == pytest.approx(0.6931472)
 
 
 @dataclass(frozen=True)
@@ -144,11 +125,6 @@ def test_something_is_computed_for_the_whole_rollout_once(fast: bool) -> None:
     assert model.logger.name_to_value["train/policy_gradient_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_without_a_rollout_a_batch_stands_for_it() -> None:
-    batch = Batch(th.ones(2), th.ones(2), returns=th.tensor([1.0, 3.0]))
-    assert batch.over_rollout(lambda rollout: rollout.returns - rollout.returns.mean()).tolist() == [-1.0, 1.0]
-
-
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(TypeError, match="a batch has no 'ratios'; its fields are actions, advantages"):
         Batch(ratios=th.ones(1))
@@ -171,10 +147,3 @@ def test_an_error_of_a_loss_undoes_the_update(fast: bool) -> None:
     with pytest.raises(RuntimeError, match="set needs_kl = True"):
         model.train()
     assert all(map(th.equal, before, model.policy.parameters()))
-
-
-def test_spaces_of_one_part_have_old_parameters_of_their_own() -> None:
-    objective = reading("old_parameters", needs_kl=True)
-    model = collect(small(PPOCustom, noise_envs(spaces.Discrete(3)), objective=objective, fast=True))
-    model.train()
-    assert {seen["old_parameters"][0].shape for seen in objective.seen} == {(16, 3)}

@@ -12,7 +12,7 @@ from masked_envs import MULTI, masked_envs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from helpers import ACTION_SPACES, BOX, assert_same_weights, collect, flat_weights, noise_envs, save, small, update
+from helpers import ACTION_SPACES, BOX, collect, flat_weights, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
     NonFiniteError,
@@ -29,7 +29,6 @@ from sb3_ppo_variants.objectives import (
     KLHinge,
     KLPenalized,
     ReverseKL,
-    Unclipped,
 )
 
 DECAY = 0.6
@@ -90,15 +89,6 @@ def test_the_average_goes_on_over_updates() -> None:
     assert 0 < th.dist(average, flat_weights(model)) < th.dist(first, flat_weights(model))
 
 
-def test_without_memory_the_proximal_policy_is_the_policy() -> None:
-    # The ratio is 1 in each minibatch, so nothing is ever clipped.
-    clipped, unclipped = (
-        update(collect(make(EWMA(within, 0.0), n_epochs=4)), fast=False) for within in (Clipped(0.01), Unclipped())
-    )
-    th.testing.assert_close(flat_weights(clipped), flat_weights(unclipped), rtol=1e-5, atol=1e-7)
-    assert clipped.logger.name_to_value["train/clip_fraction"] == 0
-
-
 @pytest.mark.parametrize("within", [Clipped(0.2), AdaptiveKL(kl_coef=1.0, desired_kl=0.01)])
 def test_saved_and_resumed(within: Any) -> None:
     n = 32
@@ -109,15 +99,6 @@ def test_saved_and_resumed(within: Any) -> None:
         assert th.equal(getattr(loaded.proximal_policy, name), getattr(half.proximal_policy, name))
     assert not th.equal(whole.proximal_policy.average, half.proximal_policy.average)
     assert loaded.objective == half.objective
-
-
-@pytest.mark.parametrize("arguments", [{"updates": SeparateUpdates()}, {"policy": "MlpLstmPolicy"}, {"use_sde": True}])
-def test_with_other_parts(arguments: dict[str, Any]) -> None:
-    policy = arguments.pop("policy", None)
-    objective = EWMA(KLPenalized(kl_coef=1.0, clip_range=0.2), DECAY)
-    model = small(PPOCustom, noise_envs(BOX), policy, objective=objective, **arguments).learn(64)
-    assert float(model.proximal_policy.total_weight) > 1
-    assert model.logger.name_to_value["train/proximal_decay"] == DECAY
 
 
 def test_a_failed_update_leaves_the_average_alone() -> None:
@@ -145,30 +126,6 @@ def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> Non
     assert th.equal(average_in_training(converted), flat_weights(converted))
     other.set_parameters(clipped.get_parameters())
     assert th.equal(average_in_training(other), flat_weights(clipped))
-
-
-@pytest.mark.parametrize("trained", [False, True])
-def test_an_average_is_loaded_with_its_weights(trained: bool) -> None:
-    source, model = make(EWMA(Clipped(0.2)), seed=9).learn(64), make(EWMA(Clipped(0.2)))
-    if trained:
-        model.learn(64)
-    model.set_parameters(source.get_parameters())
-    assert th.equal(average_in_training(model), source.proximal_policy.average)
-
-
-@pytest.mark.parametrize("exact_match", [True, False])
-def test_an_average_is_left_out_by_other_objectives(exact_match: bool) -> None:
-    trained = make(EWMA(Clipped(0.2), DECAY)).learn(64)
-    assert_same_weights(PPOCustom.load(save(trained), objective=Clipped(0.2)), trained)
-    assert_same_weights(PPOClip.from_ppo(trained), trained)
-    other = make(Clipped(0.2), seed=7)
-    other.set_parameters(trained.get_parameters(), exact_match)
-    assert_same_weights(other, trained)
-    assert other.proximal_policy is None
-    trained.objective = Clipped(0.2)
-    assert_same_weights(PPOCustom.load(save(trained)), trained)
-    trained.learn(32)
-    assert_same_weights(PPOCustom.load(save(trained)), trained)
 
 
 FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {

@@ -18,11 +18,9 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.losses import check_loss
 from sb3_ppo_variants.objectives import (
-    AdaptiveKL,
     Clipped,
     KLPenalized,
     Unclipped,
-    has_term,
 )
 
 RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
@@ -47,19 +45,6 @@ def test_kl_penalty() -> None:
 
 def test_kl_penalty_in_addition_to_clipping() -> None:
     assert KLPenalized(kl_coef=2.0, clip_range=0.2).loss(BATCH).item() == pytest.approx(0.325 + 2 * 0.25)
-
-
-def test_the_penalty_of_the_next_update() -> None:
-    # d = 0.05 is more than 1.5 times 0.03.
-    adapted = AdaptiveKL(kl_coef=2.0, desired_kl=0.03, clip_range=0.2).after_update(0.05)
-    assert adapted == AdaptiveKL(kl_coef=4.0, desired_kl=0.03, clip_range=0.2)
-
-
-def test_what_is_logged() -> None:
-    assert Unclipped().coefficients() == {}
-    assert Clipped(0.2).coefficients() == {"clip_range": 0.2}
-    assert AdaptiveKL(kl_coef=2.0, desired_kl=0.03).coefficients() == {"kl_coef": 2.0}
-    assert KLPenalized(kl_coef=2.0, clip_range=0.2).coefficients() == {"kl_coef": 2.0, "clip_range": 0.2}
 
 
 def test_the_slopes_of_clipping() -> None:
@@ -125,18 +110,3 @@ def test_a_value_loss_that_trains_nothing(fast: bool) -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, value_loss=Constant(), fast=fast, device="cpu")
     with pytest.raises(ArgumentError, match=r"^Constant\.loss does not depend on the values"):
         model.learn(32)
-
-
-def test_an_objective_that_reads_the_kl_says_so() -> None:
-    with pytest.raises(RuntimeError, match="set needs_kl = True"):
-        KLPenalized(kl_coef=1.0).loss(Batch(RATIO, ADVANTAGES))
-
-
-class OtherClipped(Clipped):
-    def loss(self, batch: Batch) -> th.Tensor:
-        return -batch.ratio.mean()
-
-
-def test_a_term_of_another_loss_is_not_inherited() -> None:
-    assert has_term(Clipped(0.2)) and has_term(AdaptiveKL(kl_coef=1.0, desired_kl=0.01))
-    assert not has_term(OtherClipped(0.2)) and not has_term(Returning(None))

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from own_objectives import SPO
-from sb3_ppo_variants import ArgumentError, Objective, PPOCustom, objectives
+from sb3_ppo_variants import ArgumentError, Objective, PPOCustom
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, Unclipped, list_objectives, read_objective
+from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, Unclipped, read_objective
 from sb3_ppo_variants.recipes import evaluate, recipe, train
-from sb3_ppo_variants.recipes.training import build
 
 ENV = "CartPole-v1"
 
@@ -71,51 +70,6 @@ def test_an_objective_of_this_package_needs_no_module(text: str, objective: Obje
     assert read_objective(text) == objective
 
 
-def test_the_objectives_of_this_package_are_those_that_it_exports(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"Clipped", "Unclipped", "KLPenalized", "AdaptiveKL"} <= list_objectives().keys()
-    assert not {"Objective", "NativeObjective", "Batch", "SPO"} & ({*list_objectives()} - {*objectives.__all__})
-    monkeypatch.setattr(objectives, "__all__", [*objectives.__all__, "Novel"])
-    monkeypatch.setattr(objectives, "Novel", SPO, raising=False)
-    assert read_objective("Novel(0.5)") == SPO(0.5)
-
-
-@pytest.mark.slow
-def test_comparisons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    algos = [
-        "ppo_custom:objective=own_objectives:SPO(epsilon=0.1)",
-        "sb3_ppo_variants:PPOCustom:objective=own_objectives:SPO(0.2),n_epochs=2",
-        "ppo_custom objective=Clipped(0.1)",
-        "own_objectives:PPOSPO",
-        "own_objectives:PPOSPO eps=0.3",
-    ]
-    short = [
-        "--envs",
-        ENV,
-        "--seeds",
-        "1",
-        "--timesteps",
-        "64",
-        "-p",
-        "n_steps=8",
-        "-p",
-        "batch_size=64",
-        "--jobs",
-        "1",
-    ]
-    assert main(["compare", "--algos", *algos, *short, "--no-anneal", "--out", str(tmp_path)]) == 0
-    found, problems = records.read(tmp_path / "records")
-    made = {record["label"]: record for record in found if record["algorithm"]}
-    assert not problems and {record["status"] for record in found} == {"finished"}
-    assert {*made} == {
-        "ppo_custom objective=own_objectives:SPO(epsilon=0.1)",
-        "sb3_ppo_variants:PPOCustom n_epochs=2, objective=own_objectives:SPO(0.2)",
-        "ppo_custom objective=Clipped(0.1)",
-        "own_objectives:PPOSPO",
-        "own_objectives:PPOSPO eps=0.3",
-    }
-    assert made["own_objectives:PPOSPO"]["hyperparameters"]["eps"] == 0.2
-
-
 def test_a_mistyped_objective_is_refused_before_the_first_run(tmp_path: Path) -> None:
     algos = ["--algos", "ppo_clip", "ppo_custom objective=Cliped(0.1)", "--seeds", "1", "--timesteps", "64"]
     with pytest.raises(SystemExit, match=r"objective='Cliped\(0.1\)' is not allowed; allowed: .*Clipped"):
@@ -133,8 +87,3 @@ def test_recipes(objective: Any, made_of_it: Objective, tmp_path: Path) -> None:
     model = train(made, tmp_path, seed=1)
     assert isinstance(model, PPOCustom) and model.objective == made_of_it
     assert len(evaluate(made, tmp_path, episodes=2)) == 2
-
-
-def test_an_objective_is_needed() -> None:
-    with pytest.raises(ArgumentError, match="objective=None is not allowed"):
-        build(recipe("ppo_custom", ENV))

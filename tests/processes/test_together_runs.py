@@ -1,7 +1,5 @@
 """Runs of several processes: steps, statistics, callbacks, checkpoints."""
 
-import io
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback,
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.running_mean_std import RunningMeanStd
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from helpers import flat_weights
@@ -103,19 +101,6 @@ class Stops(BaseCallback):
         return not (dist.get_rank() == 1 and self.num_timesteps >= 150)
 
 
-def printed() -> str:
-    model = PPOClip("MlpPolicy", "CartPole-v1", **SETTINGS, learning_rate=0.1, target_kl=1e-9, seed=1, verbose=1)
-    with redirect_stdout(io.StringIO()) as out:
-        model.learn(64)
-    return out.getvalue()
-
-
-def test_only_rank_0_prints() -> None:
-    first, other = answers(printed, 2)
-    assert first.count("Early stopping at step 0 due to reaching max kl") == 1
-    assert other == ""
-
-
 def stop() -> tuple[int, int, int]:
     model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
     stopped = model.learn(1024, callback=Stops()).num_timesteps
@@ -194,35 +179,6 @@ def test_a_resumed_run_is_the_run_that_went_on(tmp_path: Path) -> None:
         part(str(tmp_path / "cut"), 512, True)
 
 
-class Heads(BaseFeaturesExtractor):
-    """One of two layers of different sizes for each process, and another one that none uses."""
-
-    def __init__(self, observation_space: gym.Space):
-        super().__init__(observation_space, 4)
-        self.first, self.other = th.nn.Linear(4, 4), th.nn.Sequential(th.nn.Linear(4, 8), th.nn.Linear(8, 4))
-        self.unused = th.nn.Linear(4, 4)
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        features: th.Tensor = (self.other if dist.get_rank() else self.first)(observations)
-        return features
-
-
-def with_heads() -> tuple[list[bool], bool]:
-    kwargs = {"features_extractor_class": Heads}
-    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1"), seed=1, policy_kwargs=kwargs, **SETTINGS)
-    heads: Any = model.policy.features_extractor
-    weights = [heads.first.weight, heads.other[0].weight, heads.unused.weight]
-    before = [weight.detach().clone() for weight in weights]
-    model.learn(64)
-    changed = [not th.equal(*pair) for pair in zip(before, weights, strict=True)]
-    return changed, heads.unused.weight in model.policy.optimizer.state
-
-
-def test_parameters_that_one_process_uses_are_trained_in_all() -> None:
-    """The weights of both are compared after each update."""
-    assert answers(with_heads, 2) == [([True, True, False], False)] * 2
-
-
 def drawn(seeded: str) -> tuple[list[float], list[int]]:
     if "torch" in seeded:
         th.manual_seed(0)
@@ -237,28 +193,6 @@ def drawn(seeded: str) -> tuple[list[float], list[int]]:
 def test_processes_have_random_numbers_of_their_own(seeded: str) -> None:
     (noise, order), (other_noise, other_order) = answers(drawn, 2, seeded)
     assert noise != other_noise and order != other_order
-
-
-class StopsOne(BaseCallback):
-    """Stops the rank 0 in its second rollout."""
-
-    def _on_step(self) -> bool:
-        return not (dist.get_rank() == 0 and self.n_calls == 40)
-
-
-def stopped(folder: str) -> tuple[int, list[str]]:
-    model = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), **SETTINGS)
-    model.learn(512, callback=[StopsOne(), ExactCheckpointCallback(1000, folder, at_end=True)])
-    before = model.num_timesteps
-    model.learn(128, reset_num_timesteps=False)
-    return model.num_timesteps - before, sorted(path.name for path in Path(folder).iterdir())
-
-
-def test_a_callback_that_stops_one_process_stops_all_with_one_checkpoint(tmp_path: Path) -> None:
-    (taken, found), other = answers(stopped, 2, str(tmp_path))
-    assert (taken, found) == other and taken == 128
-    first, last = found
-    assert first == "step_000000000" and 128 < int(last.removeprefix("step_")) < 256
 
 
 def submitted_again(folder: str) -> list[int]:

@@ -17,9 +17,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.plan import make_plan, resolve
+from sb3_ppo_variants.compare.plan import resolve
 from sb3_ppo_variants.compare.records import commit
-from sb3_ppo_variants.compare.runs import perform
 from sb3_ppo_variants.compare.settings import Conditions, read_config, read_setting
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
@@ -151,23 +150,6 @@ def test_a_comparison_follows_the_protocol_that_a_recipe_follows(algorithm: str,
     assert found["normalize"] == (expected.normalize or expected.normalize is not None)
 
 
-def test_what_sb3s_ppo_cannot_do() -> None:
-    assert hyperparameters("sb3_ppo", protocol="text")["max_grad_norm"] == np.inf
-    with pytest.raises(ArgumentError, match="sb3_ppo cannot normalise advantages over the rollout"):
-        hyperparameters("sb3_ppo", protocol="released-code")
-    assert hyperparameters("sb3_ppo:normalize_advantage=True", protocol="released-code")["max_grad_norm"] == np.inf
-
-
-@pytest.mark.slow
-def test_the_random_policy_stays_within_the_bounds_of_the_environment() -> None:
-    scores = []
-    for protocol in ("text", "sb3"):
-        conditions = Conditions(entry="mujoco", protocol=protocol, timesteps=64)
-        random, _ = make_plan([read_setting("ppo_clip")], ["Pendulum-v1"], 1, conditions).runs
-        scores.append(perform(random)["last_returns"])
-    assert scores[0] == scores[1]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
@@ -186,12 +168,6 @@ def test_a_run_of_each_protocol(name: str, tmp_path: Path) -> None:
         assert [i for i, value in enumerate(kl) if value is not None] == [24, 49, 74, 99]
         assert ("kl_coef" in record["training"]) == (record["label"] == "ppo_adaptive_kl")
     assert f"## Pendulum-v1, protocol {name} (" in (tmp_path / "report.md").read_text()
-
-
-def test_a_protocol_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="sb3_ppo cannot normalise advantages over the rollout"):
-        given = ["--algos", "sb3_ppo", "--protocol", "released-code"]
-        main(["compare", "--out", str(tmp_path / "out"), "--dry-run", *given])
 
 
 def test_a_setting_has_a_protocol_of_its_own() -> None:

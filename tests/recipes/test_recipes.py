@@ -1,7 +1,6 @@
 """Recipes: their values against the sources, and the models and environments made from them."""
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from sb3_contrib import TRPO, RecurrentPPO
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecNormalize, unwrap_vec_normalize
 from torch import nn
 
 from sb3_ppo_variants import KLAdaptive, PPOClip
@@ -99,19 +97,6 @@ def test_baselines_have_the_values_of_the_zoo(algorithm: str, file: str) -> None
         assert ours == {k: v for k, v in expected.items() if k in ours}, name
 
 
-def test_mujoco_is_the_papers_table_3() -> None:
-    arguments = recipe("ppo_clip", "Reacher-v5").arguments
-    table = {
-        "n_steps": 2048,
-        "learning_rate": 3e-4,
-        "n_epochs": 10,
-        "batch_size": 64,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-    }
-    assert {name: arguments[name] for name in table} == table
-
-
 def test_spinning_up_updates_policy_and_value_separately() -> None:
     made = recipe("ppo_clip", "HalfCheetah-v5", "spinning-up", n_steps=64, batch_size=64)
     model: Any = made.algorithm(env=made.make_env(seed=0), **made.arguments).learn(64)
@@ -131,12 +116,6 @@ def test_every_recipe_makes_a_model(algorithm: str) -> None:
         env = made.make_env(n_envs=1, seed=0)
         made.algorithm(env=env, **{**made.arguments, "n_steps": made.arguments.get("batch_size", 64)})
         env.close()
-
-
-@pytest.mark.parametrize("algorithm", ["ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped"])
-def test_only_the_clipped_objective_clips(algorithm: str) -> None:
-    assert "clip_range" in recipe("ppo_clip", "Hopper-v5").arguments
-    assert "clip_range" not in recipe(algorithm, "Hopper-v5").arguments
 
 
 @pytest.mark.parametrize(
@@ -191,11 +170,6 @@ def test_a_text_names_a_step_size_that_adapts() -> None:
     assert recipe("ppo_clip", "CartPole-v1", learning_rate="KLAdaptive").arguments["learning_rate"] == KLAdaptive()
 
 
-def test_a_schedule_without_a_number_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="learning_rate='lin_fast' needs a number after 'lin_'"):
-        recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
-
-
 @pytest.mark.parametrize("wrapper", ["gymnasium.wrappers.RescaleAction", RescaleAction])
 def test_wrappers_and_arguments_of_the_environment(wrapper: str | type[RescaleAction]) -> None:
     limits = {"min_action": -5.0, "max_action": 5.0}
@@ -211,14 +185,6 @@ def test_wrappers_and_arguments_of_the_environment(wrapper: str | type[RescaleAc
 def test_a_wrapper_that_cannot_be_imported_is_refused(wrapper: str) -> None:
     changed = recipe("ppo_clip", "Pendulum-v1", env_wrapper=wrapper)
     with pytest.raises(ArgumentError, match=f"^env_wrapper='{wrapper}' cannot be imported: "):
-        changed.make_env()
-
-
-@pytest.mark.parametrize("wrong", [1, [1], [RescaleAction, 1.5], "gymnasium.wrappers", {RescaleAction: 5}, {1: {}}])
-def test_what_is_no_wrapper_is_refused(wrong: Any) -> None:
-    changed = recipe("ppo_clip", "Pendulum-v1", env_wrapper=wrong)
-    expected = f"env_wrapper={wrong!r} is not allowed; allowed: None, a class, its import path, a dict"
-    with pytest.raises(ArgumentError, match=f"^{re.escape(expected)}"):
         changed.make_env()
 
 
@@ -244,12 +210,6 @@ def test_hyperparameters_that_an_algorithm_does_not_take_are_refused(name: str) 
     changes: dict[str, Any] = {name: 3}
     with pytest.raises(ArgumentError, match=f"^hyperparameters has no entry '{name}': PPOClip takes policy, .*n_envs"):
         recipe("ppo_clip", "CartPole-v1", **changes)
-
-
-def test_atari_is_stacked() -> None:
-    env = recipe("ppo_clip", "PongNoFrameskip-v4").make_env(n_envs=1)
-    assert isinstance(env, VecFrameStack)
-    assert env.observation_space.shape == (84, 84, 4)
 
 
 def test_frames_are_not_skipped_twice() -> None:
@@ -285,16 +245,6 @@ def test_what_was_trained_is_loaded_with_its_statistics(normalised: Recipe, tmp_
     assert episodes.ends == [200, 400] and len(episodes.returns) == 2
 
 
-def test_a_run_replaces_the_monitor_files_of_an_earlier_one(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"n_steps": 64, "batch_size": 64, "n_timesteps": 64}
-    train(recipe("ppo_clip", "CartPole-v1", n_envs=3, **settings), tmp_path, seed=1)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(load_results(str(tmp_path))) > 0 and len(before) == 4
-    train(recipe("ppo_clip", "CartPole-v1", n_envs=1, **settings), tmp_path, seed=2)
-    assert {path.name for path in tmp_path.iterdir()} == {"0.monitor.csv", "model.zip"}
-    assert (tmp_path / "0.monitor.csv").read_bytes() != before["0.monitor.csv"]
-
-
 class Interrupt(BaseCallback):
     """Does what Ctrl-C does after some steps, or raises another error."""
 
@@ -327,12 +277,6 @@ def test_a_run_that_ends_early_is_saved(
     assert len(closed) == 2
 
 
-def test_a_seed_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="seed='1' is not allowed; allowed: "):
-        train(recipe("ppo_clip", "CartPole-v1"), tmp_path, seed="1")  # type: ignore[arg-type]
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(
     ("trained", "loaded", "message"),
     [
@@ -360,3 +304,16 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     assert isinstance(observation, np.ndarray)
     np.testing.assert_allclose(np.square(observation[:, :2]).sum(), 1, rtol=1e-5)
     assert evaluate(made, tmp_path, episodes=1)[0] < -1
+
+
+def test_mujoco_is_the_papers_table_3() -> None:
+    arguments = recipe("ppo_clip", "Reacher-v5").arguments
+    table = {
+        "n_steps": 2048,
+        "learning_rate": 3e-4,
+        "n_epochs": 10,
+        "batch_size": 64,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+    }
+    assert {name: arguments[name] for name in table} == table

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from gymnasium import spaces
 from masked_envs import MULTI, masked_envs
 from recurrence import ragged_envs
-from resuming import KINDS, of_kind
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
@@ -28,27 +26,6 @@ OBSERVATIONS = np.zeros((2, 3), np.float32)
 
 def at_times(schedule: Any) -> list[float]:
     return [FloatSchedule(schedule)(progress) for progress in (1, 0.3, 0)]
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("weights_only", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_model_comes_back(kind: str, weights_only: bool, request: pytest.FixtureRequest) -> None:
-    make_env, make_model = of_kind(kind)
-    model = make_model().learn(64)
-    if weights_only:
-        request.getfixturevalue("nothing_is_unpickled")
-    loaded = PPOClip.load(save(model), device="cpu", weights_only=weights_only)
-    assert loaded.policy_class is model.policy_class
-    th.testing.assert_close(loaded.get_parameters(), model.get_parameters(), rtol=0, atol=0)
-    assert list(loaded.ep_info_buffer or ()) == list(model.ep_info_buffer)
-    for name, value in vars(model).items():
-        if isinstance(value, bool | int | float | str | spaces.Space):
-            assert getattr(loaded, name) == value, name
-        elif isinstance(value, FloatSchedule) or name == "learning_rate":
-            assert at_times(getattr(loaded, name)) == at_times(value)
-    loaded.set_env(make_env())
-    assert loaded.learn(32, reset_num_timesteps=False).num_timesteps > model.num_timesteps
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from masked_envs import MULTI, masked_envs
-from resuming import KINDS, assert_exact, exact, of_kind, pendulums, run, state
+from resuming import assert_exact, exact, pendulums, run, state
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
@@ -19,13 +19,6 @@ from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_model(kind: str, tmp_path: Path) -> None:
-    make_env, make_model = of_kind(kind)
-    assert_exact(make_model, make_env, tmp_path, 200, 64, 150)
 
 
 @pytest.mark.sampled(4)

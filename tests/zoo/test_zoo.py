@@ -27,11 +27,9 @@ from sb3_ppo_variants import (
     ArgumentError,
     PPOAdaptiveKL,
     PPOClip,
-    PPOCustom,
     PPOFixedKL,
 )
 from sb3_ppo_variants.envs import MujocoVecEnv
-from sb3_ppo_variants.objectives import Clipped
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
@@ -126,14 +124,6 @@ def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
         experiment.create_envs(1)
 
 
-def test_an_experiment_changes_no_recipe(tmp_path: Path) -> None:
-    for n_steps in (64, 96):
-        model: Any = set_up(ENV, None, tmp_path, n_steps=n_steps)
-        assert (model.n_steps, model.n_envs) == (n_steps, 8)
-    made = recipe("ppo_clip", ENV)
-    assert (made.arguments["n_steps"], made.n_envs, made.n_timesteps) == (32, 8, 100_000)
-
-
 def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"n_envs": 2, "n_steps": 64, "normalize": True, "policy": "MlpPolicy"}
     models: list[Any] = []
@@ -150,16 +140,6 @@ def test_policies_that_need_masks_are_refused_before_training(policy: Any, tmp_p
     with pytest.raises(ArgumentError, match=r"without action masks, which a Maskable.* needs; .* docs/masked\.md"):
         set_up("Scheduling-v0", None, tmp_path, policy=policy)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("algorithm", "conf"), [("ppo_clip", ["-conf", LSTM]), ("ppo_unclipped", [])])
-def test_hyperparameters_with_an_lstm(algorithm: str, conf: list[str], tmp_path: Path) -> None:
-    of_run = ["--algo", algorithm, "--env", "CartPoleNoVel-v1", "-f", "logs"]
-    zoo(tmp_path, "train", *of_run, "-n", "256", *conf, "--eval-freq", "-1")
-    model = ALGORITHMS[algorithm].load(next(tmp_path.glob(f"logs/{algorithm}/*/CartPoleNoVel-v1.zip")))
-    assert model.policy_class is RecurrentActorCriticPolicy
-    assert "Mean reward" in zoo(tmp_path, "enjoy", *of_run, "--no-render", "-n", "100")
 
 
 @pytest.mark.slow
@@ -200,26 +180,6 @@ def test_tracking(tmp_path: Path) -> None:
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
-@pytest.mark.slow
-def test_frames_that_are_skipped_twice_are_warned_of(tmp_path: Path) -> None:
-    game = ["--env", "ALE/Pong-v5", "-n", "8", "--eval-freq", "-1", "-params", "n_steps:4", "n_envs:2", "batch_size:8"]
-    warning = "ALE/Pong-v5 skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1"
-    output = zoo(tmp_path, "train", "--algo", "ppo_clip", *game)
-    assert warning in output
-    assert "is not allowed" not in output
-    assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, "--env-kwargs", "frameskip:1")
-    atari_wrapper = "stable_baselines3.common.atari_wrappers.AtariWrapper"
-    skips_none = f"env_wrapper:[{{'{atari_wrapper}': {{'frame_skip': 1}}}}]"
-    assert "skips again" not in zoo(tmp_path, "train", "--algo", "ppo_clip", *game, skips_none)
-
-
-@pytest.mark.parametrize("env_id", [ENV, "ALE/Pong-v5"])
-def test_a_wrapper_that_cannot_be_imported_is_refused(env_id: str, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"env_wrapper='gymnasium\.wrappers\.Missing' cannot be imported"):
-        set_up(env_id, None, tmp_path, env_wrapper=["gymnasium.wrappers.Missing"])
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_samples_are_arguments_of_the_algorithm(name: str) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -253,20 +213,6 @@ def test_an_objective_of_the_user(tmp_path: Path) -> None:
     assert config["objective"] == "own_objectives:SPO(epsilon=0.1)"
     output = zoo(tmp_path, "enjoy", "--algo", "ppo_custom", "--env", ENV, "-f", "logs", "--no-render", "-n", "600")
     assert "Mean reward" in output  # An episode of CartPole ends after at most 500 steps.
-
-
-@pytest.mark.slow
-def test_an_objective_of_this_package(tmp_path: Path) -> None:
-    """As the shell passes ``-params objective:"Clipped(0.1)" n_epochs:2``."""
-    parameters = ["-params", "objective:Clipped(0.1)", "n_epochs:2"]
-    saved = train(tmp_path, "ppo_custom", *parameters, "--eval-freq", "-1")
-    assert PPOCustom.load(saved).objective == Clipped(0.1)
-    config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
-    assert (config["objective"], config["n_epochs"]) == ("Clipped(0.1)", 2)
-    command = ["--algo", "ppo_custom", "--env", ENV, "-n", "64", "-params", "objective:Cliped(0.1)"]
-    result = ended(run_module, "sb3_ppo_variants.zoo.train", *command, folder=tmp_path)
-    assert result.returncode == 1 and "objective='Cliped(0.1)' is not allowed; allowed: " in result.stderr
-    assert "Clipped" in result.stderr
 
 
 def test_a_model_of_the_zoo_is_loaded_without_it(tmp_path: Path) -> None:
@@ -305,3 +251,13 @@ def test_what_is_uploaded_names_our_commands(tmp_path: Path, monkeypatch: pytest
     assert card.count("pip install -e '.[zoo]'") == 1 and "pip install rl_zoo3" not in card
     assert yaml.safe_load(card.split("---")[1])["model-index"][0]["name"] == "PPOClip"
     PPOClip.load(uploaded / f"ppo_clip-{ENV}.zip")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "conf"), [("ppo_clip", ["-conf", LSTM]), ("ppo_unclipped", [])])
+def test_hyperparameters_with_an_lstm(algorithm: str, conf: list[str], tmp_path: Path) -> None:
+    of_run = ["--algo", algorithm, "--env", "CartPoleNoVel-v1", "-f", "logs"]
+    zoo(tmp_path, "train", *of_run, "-n", "256", *conf, "--eval-freq", "-1")
+    model = ALGORITHMS[algorithm].load(next(tmp_path.glob(f"logs/{algorithm}/*/CartPoleNoVel-v1.zip")))
+    assert model.policy_class is RecurrentActorCriticPolicy
+    assert "Mean reward" in zoo(tmp_path, "enjoy", *of_run, "--no-render", "-n", "100")

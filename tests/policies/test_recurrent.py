@@ -1,9 +1,7 @@
-"""On its reference path, PPOClip with an LSTM matches sb3-contrib's RecurrentPPO bit for bit."""
+"""Policies with an LSTM: parity with RecurrentPPO, bit for bit on the reference path; arguments; the KL."""
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,32 +10,25 @@ import torch as th
 from gymnasium import spaces
 from recurrence import SMALL, Recall, ragged_envs, small_recurrent
 from sb3_contrib import RecurrentPPO
+from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import ACTION_SPACES, BOX, DICT, IMAGE, VARIANTS, VECTOR, LogRecorder, assert_same_weights, noise_envs
-from sb3_ppo_variants import (
-    ArgumentError,
-    ExactCheckpointCallback,
-    NonFiniteError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    SeparateUpdates,
+from helpers import (
+    ACTION_SPACES,
+    BOX,
+    DICT,
+    IMAGE,
+    VECTOR,
+    LogRecorder,
+    assert_same_weights,
+    noise_envs,
+    with_old_parameters,
 )
-from sb3_ppo_variants.objectives import Unclipped
-
-
-class Derived(RecurrentActorCriticPolicy):
-    """A user's policy."""
-
-    def evaluate_actions(self, *args: Any) -> Any:
-        values, log_prob, entropy = super().evaluate_actions(*args)
-        self.action_dist.distribution = None  # type: ignore[assignment]
-        return values * 1.5, log_prob, entropy
+from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 
 
 def case(
@@ -62,7 +53,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "images": case(BOX, IMAGE, policy="CnnLstmPolicy"),
     "dictionaries": case(BOX, DICT, policy="MultiInputLstmPolicy"),
     "class": case(policy=RecurrentActorCriticPolicy),
-    "derived class": case(policy=Derived),
     "gSDE": case(use_sde=True, sde_sample_freq=4),
     "target_kl": case(target_kl=1e-4, learning_rate=1e-2),
     "schedules": case(learning_rate=LinearSchedule(1e-3, 0, 1.0), clip_range=LinearSchedule(0.01, 0, 1.0)),
@@ -92,63 +82,11 @@ def test_same_weights_and_logs_as_sb3_contrib(name: str) -> None:
             assert our_values[key] == pytest.approx(value, rel=1e-5, abs=1e-7, nan_ok=True), key
 
 
-def test_target_kl_ends_updates_early() -> None:
-    make_env, arguments = CASES["target_kl"]
-    assert small_recurrent(PPOClip, make_env(), **arguments).learn(144)._n_updates < 3 * 2
-
-
 def test_the_episodes_have_different_lengths() -> None:
     """Otherwise, there would be no padding to ignore."""
     model = small_recurrent(PPOClip).learn(48)
     lengths = np.diff(np.flatnonzero(model.rollout_buffer.episode_starts[:16]))
     assert len(set(lengths.tolist())) > 1
-
-
-class Seen(BaseCallback):
-    """Records the LSTM states that callbacks see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps: list[Any] = []
-
-    def _on_step(self) -> bool:
-        states, before = self.locals["lstm_states"], self.model._last_lstm_states  # type: ignore[attr-defined]
-        both = [tensor.tolist() for pair in (*states, *before) for tensor in pair]
-        self.steps.append((both, self.locals["episode_starts"].tolist()))
-        return self.num_timesteps < 60
-
-
-class Zeroed(BaseCallback):
-    """Checks that the first rollout, and each rollout after a checkpoint, begins with states of zero."""
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_start(self) -> None:
-        states: Any = self.model._last_lstm_states  # type: ignore[attr-defined]
-        expected = small_recurrent(RecurrentPPO)._last_lstm_states
-        for theirs, ours in zip(expected, states, strict=True):
-            assert th.equal(th.stack(ours), th.stack(theirs))
-
-
-def test_new_episodes_begin_with_states_of_zero(tmp_path: Path) -> None:
-    callback = Zeroed()
-    small_recurrent(PPOClip).learn(96, callback=[ExactCheckpointCallback(48, tmp_path), callback])
-    assert callback.n_calls == 32
-    resumed = PPOClip.resume(tmp_path, ragged_envs())
-    resumed.learn(48, callback=callback, reset_num_timesteps=False)
-
-
-def test_callbacks_see_the_states_and_may_end_a_rollout() -> None:
-    seen, models = [], []
-    for make in (partial(small_recurrent, RecurrentPPO), partial(small_recurrent, PPOClip, fast=False)):
-        seen.append(Seen())
-        models.append(make().learn(144, callback=seen[-1]))
-        models[-1].learn(96, callback=seen[-1], reset_num_timesteps=False)
-    assert len(seen[0].steps) == 20 + 1
-    assert seen[0].steps == seen[1].steps
-    for theirs, ours in zip(*(model._last_lstm_states for model in models), strict=True):
-        assert th.equal(th.stack(ours), th.stack(theirs))
 
 
 def test_predictions_follow_the_states() -> None:
@@ -167,9 +105,8 @@ def test_predictions_follow_the_states() -> None:
         np.testing.assert_array_equal(states[0], states[1])
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
-    model = PPOClip("MlpLstmPolicy", noise_envs(BOX), n_steps=8, batch_size=8, fast=fast)
+def test_the_memory_of_other_environments_is_refused() -> None:
+    model = PPOClip("MlpLstmPolicy", noise_envs(BOX), n_steps=8, batch_size=8)
     three, two = np.zeros((3, 3), np.float32), np.zeros((2, 3), np.float32)
     _, state = model.predict(three)
     model.predict(three, state, np.zeros(3, bool))
@@ -185,10 +122,9 @@ def test_the_memory_of_other_environments_is_refused(fast: bool) -> None:
 
 
 @pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_training_goes_on_after_numbers_that_are_not_finite(memory: str, fast: bool) -> None:
+def test_training_goes_on_after_numbers_that_are_not_finite(fast: bool) -> None:
     """The states of the critic are NaN when the error is raised, and 0 times NaN is NaN."""
-    model = small_recurrent(PPOClip, policy_kwargs={**SMALL, "memory": memory}, fast=fast)
+    model = small_recurrent(PPOClip, fast=fast)
     good = deepcopy(model.get_parameters())
     for parameter in model.policy.lstm_critic.parameters():
         parameter.data.fill_(float("nan"))
@@ -208,24 +144,100 @@ def test_memory_is_learned() -> None:
     assert np.mean([episode["r"] for episode in model.ep_info_buffer]) > 0.9
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("variant", [*VARIANTS, PPOCustom])
-@pytest.mark.parametrize("updates", [None, SeparateUpdates(value_epochs=3)])
-def test_every_class_trains(variant: Any, updates: Any) -> None:
-    own: dict[str, Any] = {"objective": Unclipped()} if variant is PPOCustom else {}
-    log = LogRecorder()
-    model = small_recurrent(variant, updates=updates, **own).learn(144, callback=log)
-    assert len(log.updates) == 3
-    assert all(0 < values["train/kl"] < 1 for values in log.updates)
-    before = small_recurrent(variant, updates=updates, **own).policy.state_dict()
-    assert not th.equal(before["lstm_actor.weight_hh_l0"], model.policy.state_dict()["lstm_actor.weight_hh_l0"])
-
-
-def test_separate_updates_need_networks_that_are_apart() -> None:
-    with pytest.raises(ArgumentError, match=r"features_extractor.cnn.0.bias and 7 more belong to both"):
-        small_recurrent(PPOClip, ragged_envs(BOX, IMAGE), policy="CnnLstmPolicy", updates=SeparateUpdates())
-
-
 def test_binary_actions() -> None:
     model = small_recurrent(PPOAdaptiveKL, ragged_envs(ACTION_SPACES["MultiBinary"])).learn(96)
     assert 0 < model.logger.name_to_value["train/kl"] < 1
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "plain buffer": ({"rollout_buffer_class": RolloutBuffer}, "use RecurrentRolloutBuffer or a subclass"),
+    "buffer of arrays": (
+        {"rollout_buffer_class": RecurrentRolloutBuffer, "policy": "MultiInputLstmPolicy", "env": DICT},
+        "use RecurrentDictRolloutBuffer or a subclass",
+    ),
+    "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
+    "dictionaries for a vector": ({"env": DICT}, "does not support Dict observations: use 'MultiInputLstmPolicy'"),
+    "hidden size": ({"policy_kwargs": {"lstm_hidden_size": 0}}, "an integer >= 1"),
+    "both": ({"policy_kwargs": {"shared_lstm": True}}, "needs enable_critic_lstm=False"),
+    "options": ({"policy_kwargs": {"lstm_kwargs": {"batch_first": True}}}, "'bias' and 'dropout'"),
+    "entry": ({"policy_kwargs": {"lstm_size": 8}}, "lstm_hidden_size"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    arguments, message = BAD[name]
+    env = ragged_envs(space=arguments.get("env", VECTOR))
+    with pytest.raises(ArgumentError, match=message):
+        small_recurrent(PPOClip, env, **{key: value for key, value in arguments.items() if key != "env"})
+
+
+def walked(model: Any, n_envs: int) -> th.Tensor:
+    """Compute the action means in all states of a rollout step by step, as ``predict`` does."""
+    buffer, policy = model.rollout_buffer, model.policy
+    policy.set_training_mode(False)
+    # The LSTM states before the first step of the rollout.
+    states = [
+        buffer.to_torch(array.reshape(n_envs, -1, *array.shape[1:])[:, 0]).swapaxes(0, 1).contiguous()
+        for array in (buffer.hidden_states_pi, buffer.cell_states_pi)
+    ]
+
+    def at(array: np.ndarray, step: int) -> th.Tensor:
+        return buffer.to_torch(array.reshape(n_envs, -1, *array.shape[1:])[:, step])
+
+    means = []
+    for step in range(buffer.buffer_size):
+        observation = at(buffer.observations, step)
+        with th.no_grad():
+            distribution, states = policy.get_distribution(observation, tuple(states), at(buffer.episode_starts, step))
+        means.append(distribution.distribution.mean)
+    return th.stack(means, dim=1).flatten(0, 1)
+
+
+def test_of_an_update_by_hand_and_by_monte_carlo() -> None:
+    log = LogRecorder()
+    model = small_recurrent(PPOClip).learn(96, callback=log)
+    (old_mean, old_std), mean = model.old_policy.parameters, walked(model, 3)
+    std = model.policy.log_std.exp().detach()
+    by_hand = th.log(std / old_std) + (old_std**2 + (old_mean - mean) ** 2) / (2 * std**2) - 0.5
+    logged = log.updates[-1]["train/kl"]
+    assert logged == pytest.approx(by_hand.sum(dim=1).mean().item(), rel=1e-3)
+    old, new = th.distributions.Normal(old_mean, old_std), th.distributions.Normal(mean, std)
+    drawn = old.sample((20_000,))
+    estimates = (old.log_prob(drawn) - new.log_prob(drawn)).sum(dim=-1).mean(dim=1)
+    error = estimates.std() / len(estimates) ** 0.5
+    assert abs(estimates.mean().item() - logged) < 4 * error
+
+
+def _contribs_loss(model: Any, data: Any, old_parameters: Any, kl_coef: float) -> th.Tensor:
+    """Compute sb3-contrib's loss on padded sequences, with a penalty instead of clipping."""
+    mask = data.mask > 1e-8
+    values, log_prob, _ = model.policy.evaluate_actions(
+        data.observations, data.actions, data.lstm_states, data.episode_starts
+    )
+    new = model.policy.action_dist.distribution
+    advantages = data.advantages
+    advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std() + 1e-8)
+    surrogate = (advantages * th.exp(log_prob - data.old_log_prob))[mask].mean()
+    old = th.distributions.Normal(*old_parameters)
+    kept = th.distributions.Normal(new.mean[mask], new.stddev[mask])
+    kl = th.distributions.kl_divergence(old, kept).sum(dim=1).mean()
+    value_loss = ((data.returns - values.flatten()) ** 2)[mask].mean()
+    return -surrogate + kl_coef * kl + model.vf_coef * value_loss
+
+
+def test_a_penalty_against_a_plain_loop() -> None:
+    ours = small_recurrent(PPOFixedKL, kl_coef=3.0, n_epochs=3)
+    ours.learn(48)
+    plain = small_recurrent(PPOFixedKL, kl_coef=3.0, n_epochs=3)
+    plain.train = lambda: None
+    plain.learn(48)
+    plain.policy.set_training_mode(True)
+    for _ in range(3):
+        for data, _, old_parameters in with_old_parameters(plain, 16):
+            plain.policy.optimizer.zero_grad()
+            _contribs_loss(plain, data, old_parameters, 3.0).backward()
+            th.nn.utils.clip_grad_norm_(plain.policy.parameters(), 0.5)
+            plain.policy.optimizer.step()
+    for key, weight in plain.policy.state_dict().items():
+        th.testing.assert_close(ours.policy.state_dict()[key], weight, rtol=1e-5, atol=1e-6)

@@ -9,21 +9,19 @@ import pytest
 import stable_baselines3.common.evaluation
 import torch as th
 from gymnasium import spaces
-from masked_envs import DISCRETE, MULTI, MaskedNoiseEnv, masked_envs, small_masked
+from masked_envs import DISCRETE, MASKED_SPACES, MULTI, MaskedNoiseEnv, masked_envs, small_masked
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from sb3_contrib.common.maskable.evaluation import evaluate_policy
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from fresh import ended, run_code_anew
-from helpers import DICT, VARIANTS, VECTOR, assert_same_weights, noise_envs
-from sb3_ppo_variants import ArgumentError, EnvOutputError, MissingKLError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.evaluation import WithMasks
+from helpers import VARIANTS, VECTOR, NoiseEnv, noise_envs
+from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip
+from sb3_ppo_variants.envs.masks import random_actions
 
 
 @pytest.mark.sampled(2)
@@ -63,60 +61,6 @@ def test_evaluation_and_its_callback(tmp_path: Any) -> None:
     assert len(np.load(tmp_path / "evaluations.npz")["timesteps"]) == 1
 
 
-def test_evaluation_in_a_single_environment() -> None:
-    model, env = small_masked(), Monitor(MaskedNoiseEnv(MULTI))
-    env.reset(seed=1)
-    theirs = evaluate_policy(model, env, 3, return_episode_rewards=True)
-    env.reset(seed=1)
-    evaluate: Any = stable_baselines3.common.evaluation.evaluate_policy
-    assert evaluate(WithMasks(model, env), env, 3, return_episode_rewards=True) == theirs
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_callbacks_see_the_masks(fast: bool) -> None:
-    class Sees(BaseCallback):
-        def _on_step(self) -> bool:
-            masks, actions = self.locals["action_masks"], self.locals["actions"]
-            assert masks.shape == (3, 6) and masks.dtype == bool
-            starts = np.array([0, 2])
-            assert np.take_along_axis(masks, actions.astype(int) + starts, axis=1).all()
-            return True
-
-    small_masked(fast=fast).learn(48, callback=Sees())
-
-
-class OwnActor(MaskableActorCriticPolicy):
-    """Draws actions from a network of its own, which the inherited ``get_distribution`` does not use."""
-
-    def _build(self, lr_schedule: Any) -> None:
-        super()._build(lr_schedule)
-        self.actor = th.nn.Linear(3, 6)
-        self.optimizer = th.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
-
-    def _of(self, obs: Any, masks: Any) -> Any:
-        distribution: Any = self.action_dist.proba_distribution(self.actor(obs))
-        distribution.apply_masking(masks)
-        return distribution
-
-    def forward(self, obs: Any, deterministic: bool = False, action_masks: Any = None) -> Any:
-        distribution = self._of(obs, action_masks)
-        actions = distribution.get_actions(deterministic)
-        return actions, self.predict_values(obs), distribution.log_prob(actions)
-
-    def evaluate_actions(self, obs: Any, actions: Any, action_masks: Any = None) -> Any:
-        distribution = self._of(obs, action_masks)
-        return self.predict_values(obs), distribution.log_prob(actions), distribution.entropy()
-
-
-def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
-    ours, theirs = (small_masked(cls, masked_envs(MULTI), OwnActor).learn(96) for cls in (PPOClip, MaskablePPO))
-    assert_same_weights(ours, theirs)
-    assert "train/kl" not in ours.logger.name_to_value
-    with pytest.raises(MissingKLError, match=r"^OwnActor has a forward .* write get_distribution too$"):
-        small_masked(PPOAdaptiveKL, policy=OwnActor)
-
-
-@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(
     ("mask", "problem"),
     [
@@ -125,13 +69,13 @@ def test_no_kl_is_logged_for_a_policy_with_networks_of_its_own() -> None:
         (["yes", "no", "no"], "an array of booleans"),
     ],
 )
-def test_a_wrong_mask_ends_training(mask: Any, problem: str, fast: bool) -> None:
+def test_a_wrong_mask_ends_training(mask: Any, problem: str) -> None:
     class Wrong(MaskedNoiseEnv):
         def action_masks(self) -> Any:
             return self.masks if self._steps < 5 else mask
 
     env = DummyVecEnv([lambda: MaskedNoiseEnv(DISCRETE, length=90), lambda: Wrong(DISCRETE, length=90)])
-    model = small_masked(env=env, fast=fast)
+    model = small_masked(env=env)
     with pytest.raises(EnvOutputError, match=f"the action mask of environment 1 at step 10 is .*{problem}"):
         model.learn(32)
 
@@ -162,7 +106,7 @@ PREDICTIONS: list[tuple[Any, str]] = [
     (None, "needs the masks of the states.*get_action_masks"),
     ([1, 0], "action_masks=.* is not allowed; allowed: 3 booleans for each observation"),
     (["a", "b", "c"], "of observation 0 is .*, but must be an array of booleans"),
-    ([0.2, 1, 0], "but must be an array of booleans"),
+    (np.ones((2, 3)), "action_masks: 2 masks for 1 observations"),
     ([0, 0, 0], "observation 0 is False for every action, but must be True for at least one"),
 ]
 
@@ -171,22 +115,6 @@ PREDICTIONS: list[tuple[Any, str]] = [
 def test_masks_that_predict_does_not_take(masks: Any, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):
         small_masked(env=masked_envs(DISCRETE)).predict(np.zeros(3, np.float32), action_masks=masks)
-
-
-@pytest.mark.parametrize(("n_masks", "n_observations"), [(1, 4), (8, 4), (2, None)])
-@pytest.mark.parametrize("space", [VECTOR, DICT])
-def test_predict_takes_one_mask_for_each_observation(
-    space: spaces.Space, n_masks: int, n_observations: int | None
-) -> None:
-    policy = "MaskableMlpPolicy" if space is VECTOR else "MaskableMultiInputPolicy"
-    model = small_masked(env=masked_envs(DISCRETE, space), policy=policy)
-    observations: Any = (
-        masked_envs(DISCRETE, space, n_envs=n_observations).reset() if n_observations else space.sample()
-    )
-    with pytest.raises(ArgumentError, match=f"^action_masks: {n_masks} masks for {n_observations or 1} observations"):
-        model.predict(observations, action_masks=np.ones((n_masks, 3)))
-    actions, _ = model.predict(observations, action_masks=np.ones((n_observations or 1, 3)))
-    assert actions.shape == (() if n_observations is None else (4,))
 
 
 def test_what_does_not_fit_masks() -> None:
@@ -208,3 +136,32 @@ def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
     code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
     call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
     assert "pip install -e '.[contrib]'" in ended(run_code_anew, f"{code}; {call}").stderr
+
+
+@pytest.mark.parametrize("name", MASKED_SPACES)
+def test_random_actions_are_allowed(name: str) -> None:
+    env = masked_envs(MASKED_SPACES[name])
+    env.seed(0)
+    env.reset()
+    env.action_space.seed(0)
+    seen = set()
+    for _ in range(40):
+        actions = random_actions(env)
+        env.step(actions)  # Fails if an action is masked.
+        seen |= {tuple(np.ravel(action).tolist()) for action in actions}
+    assert len(seen) > 2
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "allowed"),
+    [
+        (spaces.Discrete(3, start=1), [0, 0, 1], 3),
+        (spaces.MultiDiscrete([2, 3], start=[5, 7]), [0, 1, 1, 0, 0], [6, 7]),
+    ],
+)
+def test_random_actions_begin_where_the_space_does(space: spaces.Space, mask: list[int], allowed: object) -> None:
+    env = NoiseEnv(space)
+    env.action_masks = lambda: np.array(mask, dtype=bool)  # type: ignore[attr-defined]
+    (action,) = random_actions(DummyVecEnv([lambda: env]))
+    np.testing.assert_array_equal(action, allowed)
+    assert space.contains(action)

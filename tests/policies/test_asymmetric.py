@@ -7,26 +7,21 @@ import numpy as np
 import pytest
 import torch as th
 from engine_models import rolled_out
-from gymnasium import spaces
 from masked_envs import DISCRETE, masked_envs
 from recurrence import SMALL, ragged_envs
 from stable_baselines3 import PPO
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 
-from helpers import BOX, collect, noise_envs, small, update
-from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
+from helpers import BOX, KEYS, PRIVILEGED, noise_envs, small
+from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.native import networks
 from sb3_ppo_variants.policies.families import kind_of
 
-# An observation of the actor alone, of the critic alone, and of both.
-SPACE = spaces.Dict({"sensors": spaces.Box(-1, 1, (2, 3)), "mass": spaces.Box(-1, 1, (5,)), "gear": spaces.Discrete(4)})
-KEYS = {"actor_keys": ["sensors", "gear"], "critic_keys": ["mass", "gear"]}
 ENVS: dict[str, Callable[[], VecEnv]] = {
-    "MultiInputPolicy": lambda: noise_envs(BOX, SPACE, n_envs=3),
-    "MaskableMultiInputPolicy": lambda: masked_envs(DISCRETE, SPACE),
-    "MultiInputLstmPolicy": lambda: ragged_envs(space=SPACE),
-    "MaskableMultiInputLstmPolicy": lambda: masked_envs(DISCRETE, SPACE),
+    "MultiInputPolicy": lambda: noise_envs(BOX, PRIVILEGED, n_envs=3),
+    "MaskableMultiInputPolicy": lambda: masked_envs(DISCRETE, PRIVILEGED),
+    "MultiInputLstmPolicy": lambda: ragged_envs(space=PRIVILEGED),
+    "MaskableMultiInputLstmPolicy": lambda: masked_envs(DISCRETE, PRIVILEGED),
 }
 policies = pytest.mark.parametrize("policy", ENVS)
 
@@ -76,36 +71,15 @@ def test_both_networks_compute_from_their_observations(policy: str) -> None:
     th.testing.assert_close(values, by_hand(weights, names, [gear, seen["mass"]]))
 
 
-class Everything(BaseFeaturesExtractor):
-    """Adds up all observations that it is shown, with different weights."""
-
-    def __init__(self, space: spaces.Dict):
-        super().__init__(space, 1)
-
-    def forward(self, observations: dict[str, th.Tensor]) -> th.Tensor:
-        x = th.cat([part.flatten(1) for _, part in sorted(observations.items())], dim=1)
-        return x @ th.arange(1.0, 1.0 + x.shape[1])[:, None]
-
-
-@pytest.mark.parametrize("extractor", [{}, {"features_extractor_class": Everything}])
 @policies
-def test_nobody_sees_the_observations_of_the_other(policy: str, extractor: dict[str, Any]) -> None:
-    model, seen = made(policy, policy_kwargs=extractor), observed(1)
+def test_nobody_sees_the_observations_of_the_other(policy: str) -> None:
+    model, seen = made(policy), observed(1)
     outputs, values = computed(model, seen)
     for key, (changes_actor, changes_critic) in {"sensors": (1, 0), "mass": (0, 1), "gear": (1, 1)}.items():
         other = {**seen, key: (seen[key] + 1) % 4 if key == "gear" else seen[key] + 0.1}
         new_outputs, new_values = computed(model, other)
         assert th.equal(new_outputs, outputs) != changes_actor, key
         assert th.equal(new_values, values) != changes_critic, key
-
-
-@pytest.mark.parametrize(("name", "other"), [("actor_keys", "vf"), ("critic_keys", "pi")])
-@policies
-def test_without_keys_a_network_sees_everything(policy: str, name: str, other: str) -> None:
-    policy_of_model = made(policy, keys={name: ["sensors"]}).policy
-    extractors = {of: getattr(policy_of_model, f"{of}_features_extractor") for of in ("pi", "vf")}
-    assert extractors.pop(other).features_dim == 6 + 5 + 4
-    assert extractors.popitem()[1].features_dim == 6
 
 
 @policies
@@ -123,26 +97,11 @@ def test_actions_need_no_observations_of_the_critic(policy: str) -> None:
     np.testing.assert_allclose(act(first, 1), actions[0], rtol=1e-5)
 
 
-WIDE = spaces.Dict({key: spaces.Box(-1, 1, (size,)) for key, size in {"a": 3, "b": 17, "c": 40}.items()})
-# Keys, and the layers: also of more rows than a minibatch, and where the critic's features begin at any column.
-DIVISIONS: dict[str, tuple[spaces.Dict, dict[str, list[str]], Any]] = {
-    "both": (SPACE, KEYS, [8]),
-    "disjoint": (WIDE, {"actor_keys": ["a"], "critic_keys": ["b"]}, [8]),
-    "actor": (WIDE, {"actor_keys": ["a", "c"]}, {"pi": [8, 5], "vf": [16]}),
-    "critic": (WIDE, {"critic_keys": ["b"]}, {"pi": [], "vf": [8]}),
-    "linear critic": (WIDE, {"actor_keys": ["b"]}, {"pi": [8], "vf": []}),
-}
-
-
-@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("n_envs", [1, 3, 150])
-@pytest.mark.parametrize("name", ["both", "disjoint", "critic"])
-@pytest.mark.filterwarnings("ignore:neither actor_keys nor critic_keys")
-def test_rollouts_are_those_of_the_policy(name: str, n_envs: int) -> None:
-    space, keys, layers = DIVISIONS[name]
-    env = noise_envs(BOX, space, n_envs)
-    model = rolled_out(env, fast=True, policy_kwargs={**keys, "net_arch": layers})
+@pytest.mark.parametrize("n_envs", [1, 150])  # Also more rows than a minibatch.
+def test_rollouts_are_those_of_the_policy(n_envs: int) -> None:
+    env = noise_envs(BOX, PRIVILEGED, n_envs)
+    model = rolled_out(env, fast=True, policy_kwargs={**KEYS, "net_arch": [8]})
     for batch in model.rollout_buffer.get():
         with th.no_grad():
             values, log_prob, _ = model.policy.evaluate_actions(batch.observations, batch.actions)
@@ -150,20 +109,8 @@ def test_rollouts_are_those_of_the_policy(name: str, n_envs: int) -> None:
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_separate_updates_train_each_network_on_its_observations(fast: bool) -> None:
-    model = collect(made(updates=SeparateUpdates(policy_epochs=2, value_epochs=3), fast=fast))
-    (of_policy,), (of_value,) = model.policy.optimizer.param_groups, model.value_optimizer.param_groups
-    names = {id(parameter): name for name, parameter in model.policy.named_parameters()}
-    assert all("value_net" in names[id(parameter)] for parameter in of_value["params"])
-    assert not any("value_net" in names[id(parameter)] for parameter in of_policy["params"])
-    other = update(model, not fast)
-    for ours, theirs in zip(update(model, fast).policy.parameters(), other.policy.parameters(), strict=True):
-        th.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
-
-
 def test_without_keys_the_policy_is_sb3s() -> None:
-    models = [small(cls, noise_envs(BOX, SPACE)) for cls in (PPO, PPOClip)]
+    models = [small(cls, noise_envs(BOX, PRIVILEGED)) for cls in (PPO, PPOClip)]
     assert type(models[0].policy) is type(models[1].policy)
     assert networks.Features(models[1].policy).first_of_critic == 0
 
@@ -188,15 +135,12 @@ def test_keys_are_checked(policy: str, name: str) -> None:
 def test_a_shared_lstm_has_one_input() -> None:
     kwargs = {**KEYS, "shared_lstm": True, "enable_critic_lstm": False}
     with pytest.raises(ArgumentError, match="shared_lstm=True does not go with actor_keys"):
-        small(PPOClip, ragged_envs(space=SPACE), "MultiInputLstmPolicy", policy_kwargs=kwargs)
+        small(PPOClip, ragged_envs(space=PRIVILEGED), "MultiInputLstmPolicy", policy_kwargs=kwargs)
 
 
-@pytest.mark.parametrize("policy", ["MlpPolicy", "MaskableMlpPolicy"])
-def test_other_policies_have_no_keys(policy: str) -> None:
+def test_other_policies_have_no_keys() -> None:
     with pytest.raises(ArgumentError, match=r"\['critic_keys'\] needs Dict observations and one of"):
-        small(PPOClip, noise_envs(BOX), policy, policy_kwargs={"critic_keys": ["mass"]})
-    with pytest.raises(ArgumentError, match="needs Dict observations"):
-        small(PPOClip, noise_envs(BOX), "MultiInputPolicy", policy_kwargs=KEYS)
+        small(PPOClip, noise_envs(BOX), policy_kwargs={"critic_keys": ["mass"]})
 
 
 def test_observations_that_nobody_sees_are_named() -> None:

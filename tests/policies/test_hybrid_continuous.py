@@ -10,10 +10,9 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
-from test_hybrid import FORCE, KICK
 from torch.distributions import Beta, Categorical, Independent, Normal, kl_divergence
 
-from helpers import NoiseEnv, collect, noise_envs, save, small
+from helpers import FORCE, KICK, NoiseEnv, collect, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.distributions import Gaussian
 from sb3_ppo_variants.kl import divergences_of
@@ -121,8 +120,3 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused(space: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         small(env=noise_envs(space), policy_kwargs=arguments)
-
-
-def test_the_fast_path_says_why_it_is_not_possible() -> None:
-    with pytest.raises(ArgumentError, match="a part of the actions is drawn from a BetaDistribution"):
-        small(env=envs(), policy_kwargs=NAMES["beta"], fast=True)

@@ -6,30 +6,15 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from sb3_contrib.common.maskable.distributions import make_masked_proba_distribution
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 
+from helpers import FORCE, KICK, NESTED
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.kl import MissingKLError, divergences_of
-from sb3_ppo_variants.layout import HybridLayout, layout_of
-
-FORCE = spaces.Box(np.array([0, -2], np.float32), np.array([1, 3], np.float32))
-KICK = spaces.Dict({"choice": spaces.Discrete(3), "force": FORCE})
-NESTED = spaces.Tuple(
-    [
-        spaces.MultiBinary(2),
-        spaces.Dict({"dials": spaces.MultiDiscrete([2, 4]), "exact": spaces.Box(-0.1, 0.8, (2, 2), np.float64)}),
-        spaces.Discrete(3, start=-1),
-        spaces.Box(0, 255, (2,), np.uint8),
-        spaces.Tuple(
-            [
-                spaces.Box(-1, 1, (), np.float32),
-                spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 1], [0, 9]])),
-            ]
-        ),
-        spaces.MultiBinary([2, 2]),
-    ]
-)
+from sb3_ppo_variants.layout import HybridLayout
+from sb3_ppo_variants.policies.masked import MaskableHybridDistribution
 
 
 def same(first: Any, second: Any) -> bool:
@@ -58,14 +43,6 @@ def test_rows_become_elements_of_the_space_and_back(space: Any) -> None:
         assert same(action, again), (action, again)
 
 
-def test_parts_have_names_and_columns() -> None:
-    parts = HybridLayout(NESTED).parts
-    assert [part.name for part in parts] == ["0", "1.dials", "1.exact", "2", "3", "4.0", "4.1", "5"]
-    assert [(part.columns.start, part.columns.stop) for part in parts] == [
-        (0, 2), (2, 4), (4, 8), (8, 9), (9, 11), (11, 12), (12, 16), (16, 20)
-    ]  # fmt: skip
-
-
 def test_continuous_parts_are_clipped_to_their_own_bounds() -> None:
     (action,) = HybridLayout(KICK).for_envs(np.array([[2, -0.5, 9]], np.float32))
     assert same(action, {"choice": np.int64(2), "force": np.array([0, 3], np.float32)})
@@ -75,23 +52,6 @@ def test_continuous_parts_are_clipped_to_their_own_bounds() -> None:
     # Both bounds are further out in single precision.
     assert first[1]["exact"][0].tolist() == [0.8, -0.1] and NESTED.contains(first)
     assert (first[3].tolist(), second[3].tolist()) == ([0, 255], [17, 18])
-
-
-@pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize(
-    ("low", "high", "dtype"),
-    [(-(2**63), 2**63 - 1, np.int64), (0, 2**64 - 1, np.uint64), (1 - 2**62, 2**62 + 1, np.int64)],
-)
-def test_bounds_that_are_no_floats_are_reached(low: int, high: int, dtype: Any, bounded: bool) -> None:
-    space = spaces.Tuple([spaces.Box(low, high, (2,), dtype)])
-    rows = np.array([[-1, 1]] if bounded else [[-1e30, 1e30]], np.float32)
-    ((action,),) = HybridLayout(space, ["0"] if bounded else []).for_envs(rows)
-    assert action.dtype == dtype and action.tolist() == [low, high]
-
-
-def test_other_spaces_stay_as_they_are() -> None:
-    layout, rows = layout_of(FORCE), np.ones((2, 2))
-    assert layout.rows is FORCE and layout.for_envs(rows) is rows
 
 
 PARTS = spaces.Tuple(
@@ -134,24 +94,6 @@ def test_log_probabilities_and_entropies_add() -> None:
     th.testing.assert_close(weighted.entropy(), 0.5 * h[0] + h[3] + h[4] + 2 * (h[5] + h[6]) + h[7])
 
 
-def mean_of(distribution: th.distributions.Distribution) -> th.Tensor:
-    if isinstance(distribution, Categorical):
-        return (distribution.probs * th.arange(distribution.probs.shape[1])).sum(dim=1)
-    return distribution.mean
-
-
-def test_samples_follow_the_distribution() -> None:
-    outputs = th.tensor([[0.0, 1, -1, 0.3, -0.7, 1, 0, 0, 1, 2, 3, 0.5, -0.5, 2]]).expand(40_000, -1)
-    log_std = th.tensor([-1.0, 0.5, 0])
-    distribution = HybridDistribution(HybridLayout(PARTS)).proba_distribution(outputs, log_std)
-    th.manual_seed(1)
-    samples = distribution.sample()
-    means = [mean_of(column)[0] for column in by_hand(outputs, log_std)]
-    th.testing.assert_close(samples.mean(dim=0), th.stack(means), atol=0.03, rtol=0)
-    th.testing.assert_close(samples[:, [1, 2, 7]].std(dim=0), log_std.exp(), atol=0.03, rtol=0)
-    assert distribution.mode()[0].tolist() == pytest.approx([1, 0.3, -0.7, 0, 3, 1, 0, 2])
-
-
 def test_divergences_add() -> None:
     (old, old_columns), (new, new_columns) = made(1), made(2)
     divergences = divergences_of(old)
@@ -184,15 +126,6 @@ def test_divergences_are_expectations() -> None:
     assert abs(kl - reverse) > 0.03
     renyi = ((old.log_prob(drawn_new) - new.log_prob(drawn_new)) * 0.5).exp().mean().log().item() / (0.5 - 1)
     assert divergences.renyi(p, q, 0.5).item() == pytest.approx(renyi, abs=0.006)
-
-
-def test_a_single_part_has_all_divergences_of_its_own() -> None:
-    layout = HybridLayout(spaces.Dict({"choice": spaces.Discrete(2)}))
-    old, new = (HybridDistribution(layout).proba_distribution(th.tensor([[x, 0.0]]).log_softmax(1)) for x in (0.0, 2.0))
-    p, q = (divergences_of(each).parameters(each) for each in (old, new))
-    mixture = (p[0].exp() + q[0].exp()) / 2
-    wanted: Any = sum((x.exp() * (x - mixture.log())).sum() for x in (p[0], q[0])) / 2
-    th.testing.assert_close(divergences_of(old).jensen_shannon(p, q), wanted[None])
 
 
 COUNTED = {"1": ("0", 1), "3": ("0", [0, 2])}
@@ -237,3 +170,55 @@ def test_parts_need_different_names() -> None:
     space = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})})
     with pytest.raises(ArgumentError, match=r"several parts named 'a\.b': rename their keys"):
         HybridLayout(space)
+
+
+def split(rows: th.Tensor, masks: th.Tensor) -> list[tuple[Any, th.Tensor | None, slice]]:
+    """Return the distributions of the parts of ``PARTS``, with masks, and the columns of their actions."""
+    contrib = [
+        (spaces.Discrete(3), slice(0, 3), slice(0, 3), slice(0, 1)),
+        (spaces.MultiDiscrete([2, 4]), slice(5, 11), slice(3, 9), slice(3, 5)),
+        (spaces.MultiBinary(2), slice(11, 15), slice(9, 13), slice(5, 7)),
+    ]
+    parts: list[Any] = []
+    for space, outputs, mask, columns in contrib:
+        part = make_masked_proba_distribution(space).proba_distribution(rows[:, outputs])
+        part.apply_masking(masks[:, mask])
+        parts.append((part, masks[:, mask], columns))
+    parts.append((Normal(rows[:, 3:5], rows[:, 16:18].exp()), None, slice(1, 3)))
+    parts.append((Normal(rows[:, 15:16], rows[:, 18:].exp()), None, slice(7, 8)))
+    return parts
+
+
+MASKS = th.tensor([[1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1]] * 3).bool()
+
+
+def masked(seed: int, **options: Any) -> tuple[MaskableHybridDistribution, list[Any]]:
+    rows = th.randn(6, 19, generator=th.Generator().manual_seed(seed))
+    distribution = MaskableHybridDistribution(HybridLayout(PARTS), **options).proba_distribution(rows)
+    distribution.apply_masking(MASKS)
+    return distribution, split(rows, MASKS)
+
+
+def test_parts_are_those_of_sb3_contrib() -> None:
+    distribution, parts = masked(0)
+    th.manual_seed(0)
+    actions = distribution.sample()
+    assert actions.shape == (6, 8)
+    log_probs, entropies = th.zeros(6), th.zeros(6)
+    for part, mask, columns in parts:
+        taken = actions[:, columns]
+        if mask is None:
+            log_probs, entropies = log_probs + part.log_prob(taken).sum(1), entropies + part.entropy().sum(1)
+        else:
+            log_probs = log_probs + part.log_prob(taken[:, 0] if columns == slice(0, 1) else taken)
+            entropies = entropies + part.entropy()
+            assert (part.mode().reshape(6, -1) == distribution.mode()[:, columns]).all()
+    th.testing.assert_close(distribution.log_prob(actions), log_probs)
+    th.testing.assert_close(distribution.entropy(), entropies)
+    distribution.apply_masking(None)
+    (first, *_) = outcomes(distribution.parts[0])
+    assert (first.probs > 0).all()
+
+
+def outcomes(part: Any) -> list[Any]:
+    return [part.distribution] if hasattr(part, "distribution") and part.distribution else part.distributions

@@ -1,19 +1,17 @@
 """Policies with a GRU compute what a loop over PyTorch's GRU computes, which forgets where episodes begin."""
 
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from masked_envs import DISCRETE, MULTI, masked_envs
-from recurrence import SMALL, assert_alike, ragged_envs, small_recurrent
-from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
+from masked_envs import DISCRETE
+from recurrence import SMALL, small_recurrent
 from torch import nn
 
-from helpers import ACTION_SPACES, DICT, IMAGE, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
+from helpers import noise_envs
+from sb3_ppo_variants import ArgumentError, PPOClip
 
 GRU: dict[str, Any] = {**SMALL, "memory": "gru"}
 
@@ -97,51 +95,11 @@ def test_an_update_of_a_plain_loop(fast: bool) -> None:
         th.testing.assert_close(model.policy.state_dict()[key], weight, rtol=1e-4, atol=1e-6)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    **{name: {"env": partial(ragged_envs, space)} for name, space in ACTION_SPACES.items()},
-    "masks": {"env": partial(masked_envs, MULTI), "policy": "MaskableMlpLstmPolicy"},
-    "images": {"env": partial(ragged_envs, space=IMAGE), "policy": "CnnLstmPolicy"},
-    "dictionaries": {"env": partial(ragged_envs, space=DICT), "policy": "MultiInputLstmPolicy"},
-    "masks and images": {"env": partial(masked_envs, MULTI, IMAGE), "policy": "MaskableCnnLstmPolicy"},
-    "masks and dictionaries": {"env": partial(masked_envs, MULTI, DICT), "policy": "MaskableMultiInputLstmPolicy"},
-    "shared": {"policy_kwargs": {**GRU, "shared_lstm": True, "enable_critic_lstm": False}},
-    "no GRU of the critic": {"policy_kwargs": {**GRU, "enable_critic_lstm": False}},
-    "layers": {"policy_kwargs": {**GRU, "n_lstm_layers": 2}},
-    "no bias": {"policy_kwargs": {**GRU, "lstm_kwargs": {"bias": False}}},
-    "class": {"policy": RecurrentActorCriticPolicy},
-    "gSDE": {"use_sde": True},
-    "separate updates": {"updates": SeparateUpdates()},
-}
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", CASES)
-def test_the_fast_path_is_the_reference(name: str) -> None:
-    models = []
-    for fast in (False, True):
-        arguments = dict(CASES[name])
-        models.append(small_gru(PPOClip, arguments.pop("env", ragged_envs)(), fast=fast, **arguments).learn(96))
-        assert isinstance(models[-1].policy.lstm_actor, nn.GRU)
-    assert_alike(*models)
-
-
 def test_dropout_takes_the_reference_path() -> None:
     kwargs = {**GRU, "n_lstm_layers": 2, "lstm_kwargs": {"dropout": 0.1}}
     with pytest.raises(ArgumentError, match="has dropout"):
         small_gru(fast=True, policy_kwargs=kwargs)
     small_gru(policy_kwargs=kwargs).learn(48)
-
-
-class Own(RecurrentActorCriticPolicy):
-    def __init__(self, *args: Any, memory: str = "", **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.given = memory
-
-
-def test_a_policy_may_have_a_memory_argument_of_its_own() -> None:
-    model = small_gru(policy=Own)
-    assert model.policy.given == "gru"
-    assert type(model.policy.lstm_actor) is nn.LSTM
 
 
 def test_bad_arguments() -> None:
@@ -151,9 +109,3 @@ def test_bad_arguments() -> None:
         PPOClip("MlpPolicy", noise_envs(DISCRETE), policy_kwargs={"memory": "gru"})
     with pytest.raises(ArgumentError, match=r"has no entry 'lstm': .*lstm_kwargs, .*memory$"):
         small_gru(policy_kwargs={"lstm": "gru"})
-
-
-def test_the_default_is_an_lstm() -> None:
-    models = [small_gru(policy_kwargs=kwargs).learn(48) for kwargs in (SMALL, {**SMALL, "memory": "lstm"})]
-    for ours, theirs in zip(*(model.policy.parameters() for model in models), strict=True):
-        assert th.equal(ours, theirs)
