@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSampl
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.layout import map_parts, parts_of
+from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.objectives import Batch
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -104,12 +104,13 @@ def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[
 
 def _take_rows(buffer: RolloutBuffer, rows: np.ndarray) -> RolloutBufferSamples:
     """Read what SB3's buffer of arrays reads, but copy each number once instead of up to three times."""
-
-    def take(array: np.ndarray) -> th.Tensor:
-        return buffer.to_torch(array.take(rows, axis=0), copy=False)
-
-    columns = (take(array).flatten() for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns))
-    return RolloutBufferSamples(take(buffer.observations), take(buffer.actions).float(), *columns)
+    taken = []
+    for array in (
+        buffer.observations, buffer.actions, buffer.values, buffer.log_probs, buffer.advantages, buffer.returns
+    ):  # fmt: skip
+        taken.append(buffer.to_torch(array.take(rows, axis=0), copy=False))
+    observations, actions, *others = taken
+    return RolloutBufferSamples(observations, actions.float(), *map(th.flatten, others))
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
@@ -128,8 +129,10 @@ def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
 def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
     """Read the observations in rows of a rollout, and the action masks, if the buffer has any."""
     where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
-    observations = map_parts(lambda array: buffer.to_torch(array[where]), buffer.observations)
-    return observations, None if masks is None else masks[where]
+    masks = None if masks is None else masks[where]
+    if isinstance(buffer.observations, dict):
+        return {key: buffer.to_torch(array[where]) for key, array in buffer.observations.items()}, masks
+    return buffer.to_torch(buffer.observations[where]), masks
 
 
 class Columns:
@@ -201,8 +204,10 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
             f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "
             "call collect_rollouts() first, or learn(), which calls both"
         )
-    parts = parts_of(buffer.observations)
-    arrays = {"observation" + "".join(f"[{key!r}]" for key in path): array for path, array in parts} | {
+    arrays = {"observation": buffer.observations}
+    if isinstance(buffer.observations, dict):
+        arrays = {f"observation[{key!r}]": array for key, array in buffer.observations.items()}
+    arrays |= {
         "action": buffer.actions,
         "reward": buffer.rewards,
         "value": buffer.values,

@@ -161,11 +161,6 @@ class UpdatePlan:
         """The optimizers of all descents."""
         return [descent.optimizer for descent in self.descents]
 
-    @property
-    def trained(self) -> list[nn.Module]:
-        """The modules that the update changes."""
-        return [self.kind.policy, *([] if self.proximal is None else [self.proximal])]
-
 
 class Update(Protocol):
     """An update, as an engine runs it. It may change the policy and its optimizers, and nothing else of the model."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,7 +292,7 @@ class TorchUpdate:
                     "KL needs. Its get() must make each minibatch with one call of _get_samples(), as in SB3"
                 )
             rows = th.as_tensor(samples.rows, device=self._old[0].device)
-            old = tuple([column[rows] for column in self._old])
+            old = tuple(map(itemgetter(rows), self._old))
         divergences, new = self._plan.kind.evaluated_parameters(samples)
         return divergences.between(name, old, new)
 
@@ -327,10 +328,11 @@ class TorchUpdate:
     def statistics(self) -> MinibatchStatistics:
         if not self._measured:
             return MinibatchStatistics({})
-        names = list(self._measured)
-        columns = th.cat([th.stack(self._measured[name]) for name in names]).cpu().numpy().astype(np.float64)
-        ends = np.cumsum([len(self._measured[name]) for name in names])
-        return MinibatchStatistics(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._last_epoch)
+        measured = self._measured.values()
+        columns = th.cat([*map(th.stack, measured)]).cpu().numpy().astype(np.float64)
+        ends = np.cumsum([*map(len, measured)])[:-1]
+        values = dict(zip(self._measured, np.split(columns, ends), strict=True))
+        return MinibatchStatistics(values, self._last_epoch)
 
     def store(self) -> None:
         """Do nothing: the steps were those of the optimizers themselves."""

@@ -6,6 +6,7 @@ masks or memory, derive from it. Those that need sb3-contrib are only imported, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -172,7 +173,8 @@ class PolicyKind:
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
-        values, log_prob, entropy = self._evaluate_actions(samples.observations, actions, samples.more)
+        masks = self.masks(samples.more)
+        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, **masks)
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
@@ -181,7 +183,7 @@ class PolicyKind:
 
     def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
         """Read the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
-        if self._left_behind("evaluate_actions"):
+        if leaves_distribution(self.policy.__class__, self.policies[0], "evaluate_actions"):
             distribution = self.policy.action_dist
         else:
             distribution = self.distribution(samples.observations, samples.more)
@@ -207,9 +209,9 @@ class PolicyKind:
 
     def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
         """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
-        if not self.has_distribution():
+        if not has_distribution(self.policy.__class__, self.policies[0]):
             return None
-        if not self._left_behind("forward"):
+        if not leaves_distribution(self.policy.__class__, self.policies[0], "forward"):
             with without_traces(self.policy):
                 return known_parameters(self.distribution(observations, more))
         return known_parameters(self.policy.action_dist)
@@ -226,48 +228,49 @@ class PolicyKind:
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
-        return self.policy.evaluate_actions(observations, actions, **self.masks(more))
-
     def masks(self, more: More) -> Extras:
         """Return the policy's argument for action masks, which is passed by name, if it takes any."""
         return {"action_masks": more} if self.takes_masks else NO_EXTRAS
-
-    # What is known about the policy
-
-    def _left_behind(self, method: str) -> bool:
-        """Whether a call of this method of the policy leaves its distributions in ``action_dist``.
-
-        SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do
-        so.
-        """
-        return not any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent")))
-
-    def _overrides(self, method: str) -> bool:
-        """Whether the policy's class has another method of this name than the class that its kind is for."""
-        return getattr(type(self.policy), method, None) is not getattr(self.policies[0], method)
-
-    def has_distribution(self) -> bool:
-        """Whether the policy has a ``get_distribution`` that belongs to it.
-
-        A policy that overrides both methods of training may have networks of its own, about which an inherited
-        ``get_distribution`` knows nothing.
-        """
-        overrides = self._overrides
-        if not hasattr(self.policy, "get_distribution"):
-            return False
-        return overrides("get_distribution") or not (overrides("forward") and overrides("evaluate_actions"))
 
     def check_distribution(self) -> None:
         """Check that the policy's distributions, and with them the KL, are known.
 
         :raises MissingKLError: if ``get_distribution`` does not belong to the policy
         """
-        if not self.has_distribution():
+        if not has_distribution(self.policy.__class__, self.policies[0]):
             raise MissingKLError(
                 f"{type(self.policy).__name__} has a forward and an evaluate_actions of its own, but no "
                 "get_distribution, so its KL is not known: write get_distribution too"
             )
+
+
+@cache
+def _overridden(policy_class: type[BasePolicy], known: type[BasePolicy]) -> set[str]:
+    """Find the methods that a class has replaced of those of the class that its kind is for."""
+    methods = ("forward", "evaluate_actions", "get_distribution", "_get_action_dist_from_latent")
+    return {name for name in methods if getattr(policy_class, name, None) is not getattr(known, name)}
+
+
+@cache
+def leaves_distribution(policy_class: type[BasePolicy], known: type[BasePolicy], method: str) -> bool:
+    """Whether a call of this method of a policy leaves its distributions in ``action_dist``.
+
+    SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do so.
+    """
+    return not _overridden(policy_class, known) & {method, "get_distribution", "_get_action_dist_from_latent"}
+
+
+@cache
+def has_distribution(policy_class: type[BasePolicy], known: type[BasePolicy]) -> bool:
+    """Whether a policy has a ``get_distribution`` that belongs to it.
+
+    A policy that overrides both methods of training may have networks of its own, about which an inherited
+    ``get_distribution`` knows nothing.
+    """
+    if issubclass(policy_class, BasePolicy) and not hasattr(policy_class, "get_distribution"):
+        return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
+    own = _overridden(policy_class, known)
+    return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
 
 
 class ActingPolicy:
