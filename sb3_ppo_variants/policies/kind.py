@@ -27,6 +27,7 @@ from torch import nn
 from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.layout import AnySpace, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import (
     BoxAsymmetricPolicy,
@@ -117,8 +118,6 @@ class PolicyKind:
     """Those for actions that have several parts."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
-    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = ()
-    """Those for actions that have several parts, if they are others."""
     rules: ClassVar[Mapping[str, Rule]] = POLICY_RULES
     """The allowed values of entries of ``policy_kwargs``."""
     takes_masks: ClassVar[bool] = False
@@ -148,6 +147,13 @@ class PolicyKind:
         :raises ArgumentError: if entries of ``policy_kwargs`` do not fit each other or the model
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
+
+    def rows(self, space: AnySpace) -> AnySpace:
+        """Return the space of the actions in the buffer.
+
+        :param space: the action space of the environment
+        """
+        return layout_of(space).rows
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""

@@ -144,7 +144,7 @@ class Recurrent(PolicyKind):
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         shape = model.n_steps, n_layers, model.n_envs, size
-        return {**super().buffer_arguments(model), "hidden_state_shape": shape}
+        return {"hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
