@@ -36,8 +36,6 @@ OverRollout: TypeAlias = Callable[[Batch], th.Tensor]
 MOST_COMPUTED = 8
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
 Read: TypeAlias = Any
-# An index into a buffer's arrays, either by rows or by steps and environments.
-Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
@@ -120,15 +118,11 @@ def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
-def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
-    """Compute the index of rows of a rollout into the arrays of its buffer."""
-    # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
-    return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
-
-
 def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
     """Read the observations in rows of a rollout, and the action masks, if the buffer has any."""
-    where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
+    # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
+    where: Any = rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
+    masks = getattr(buffer, "action_masks", None)
     masks = None if masks is None else masks[where]
     if isinstance(buffer.observations, dict):
         return {key: buffer.to_torch(array[where]) for key, array in buffer.observations.items()}, masks

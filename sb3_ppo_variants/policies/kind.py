@@ -319,7 +319,8 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
 
     SB3 does not compute it. Buffers may be averages or counts, as those of batch normalisation are in training mode.
     """
-    before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
+    buffers = dict(policy.named_buffers())
+    before = dict(zip(buffers, map(th.clone, buffers.values()), strict=True))
     devices = [policy.device] if policy.device.type == "cuda" else []
     try:
         with th.random.fork_rng(devices):
