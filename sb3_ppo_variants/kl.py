@@ -46,6 +46,8 @@ RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
 MASKABLE_DISTRIBUTIONS = "sb3_contrib.common.maskable.distributions"
+# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
+_MASKED = ("MaskableCategoricalDistribution", "MaskableMultiCategoricalDistribution")
 
 
 class MissingKLError(NotImplementedError):
@@ -194,7 +196,7 @@ def divergences_of(distribution: Distribution) -> Divergences:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
         if cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in _MASKED:
-            return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES, built_in=True)
+            return Divergences(cls, _masked_parameters, *_OF_CATEGORIES, built_in=True)
     raise MissingKLError(_missing(distribution))
 
 
@@ -314,20 +316,14 @@ def _read(kind: type[th.distributions.Distribution], *names: str) -> Callable[[W
     return parameters
 
 
-def _masked_categorical(distribution: Wrapped) -> Parameters:
-    return (_masked_logits(distribution, distribution.distribution),)
-
-
-def _masked_multi_categorical(distribution: Wrapped) -> Parameters:
-    return tuple(_masked_logits(distribution, part) for part in distribution.distributions)
-
-
-def _masked_logits(distribution: Distribution, found: Wrapped) -> th.Tensor:
+def _masked_parameters(distribution: Wrapped) -> Parameters:
     # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
-    if (type(found).__module__, type(found).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
-        raise MissingKLError(_missing(distribution))
-    logits: th.Tensor = found.logits
-    return logits
+    logits: list[th.Tensor] = []
+    for part in getattr(distribution, "distributions", None) or [distribution.distribution]:
+        if (type(part).__module__, type(part).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
+            raise MissingKLError(_missing(distribution))
+        logits.append(part.logits)
+    return tuple(logits)
 
 
 _OF_CATEGORIES = (_discrete_kl, _discrete_renyi, _discrete_jensen_shannon)
@@ -345,8 +341,3 @@ for _divergences in (
     Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), *_OF_COINS),
 ):
     register_built_in(_divergences)
-# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
-_MASKED: dict[str, Callable[[Wrapped], Parameters]] = {
-    "MaskableCategoricalDistribution": _masked_categorical,
-    "MaskableMultiCategoricalDistribution": _masked_multi_categorical,
-}

@@ -215,10 +215,7 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
 
 
 def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
-    """Raise an error that names the first step with a row that is not finite.
-
-    :raises NonFiniteError: always
-    """
+    """Raise an error that names the first step with a row that is not finite."""
     finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
     step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
     steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes

@@ -175,10 +175,7 @@ class TorchUpdate:
         return self._plan.kind.distributions(self._plan.buffer)
 
     def _old_parameters(self) -> Parameters | None:
-        """Compute the parameters of the policy that collected the rollout, if its KL is known.
-
-        Another loop has collected the rollout, or the KL is not known.
-        """
+        """Compute the parameters of the policy that collected the rollout in another loop, if they are known."""
         try:
             return parameters_in_rollout(self._plan.kind, self.distributions())[1]
         except MissingKLError:
