@@ -15,7 +15,7 @@ These distributions are recognised by name, so that sb3-contrib need not be inst
 To support another distribution, call :func:`register_kl`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, log
@@ -40,12 +40,14 @@ Parameters: TypeAlias = tuple[th.Tensor, ...]
 # A distribution of SB3 or sb3-contrib, whose inner distribution has no type of its own there.
 Wrapped: TypeAlias = Any
 Formula: TypeAlias = Callable[[Parameters, Parameters], th.Tensor]
-OutcomeFormula: TypeAlias = Callable[[th.Tensor, th.Tensor], th.Tensor]
+LogProbs: TypeAlias = Callable[[Parameters], Sequence[th.Tensor]]
 RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
 MASKABLE_DISTRIBUTIONS = "sb3_contrib.common.maskable.distributions"
+# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
+_MASKED = ("MaskableCategoricalDistribution", "MaskableMultiCategoricalDistribution")
 
 
 class MissingKLError(NotImplementedError):
@@ -62,25 +64,16 @@ class Divergences:
 
     distribution: type[Distribution]
     parameters: Callable[[Wrapped], Parameters]
-    kl_formula: Formula
+    kl: Formula
+    """Computes KL(old || new)."""
     renyi_formula: RenyiFormula | None = None
     jensen_shannon_formula: Formula | None = None
     built_in: bool = False
     """Whether the formulas come from this package, and not from a user."""
 
-    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """Compute KL(old || new).
-
-        :raises ValueError: if a registered formula returns another shape
-        """
-        return self._checked("KL", self.kl_formula(old, new), old)
-
     def reverse_kl(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """Compute KL(new || old).
-
-        :raises ValueError: if a registered formula returns another shape
-        """
-        return self._checked("KL", self.kl_formula(new, old), old)
+        """Compute KL(new || old)."""
+        return self.kl(new, old)
 
     def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
         """Compute the Renyi divergence D_a(old || new) = log E_new[(old / new)^a] / (a - 1).
@@ -90,7 +83,6 @@ class Divergences:
         :param order: a > 0; with a = 1 it is KL(old || new)
         :raises ArgumentError: if ``order`` has a value that is not allowed
         :raises MissingKLError: if a registered distribution has no formula for it
-        :raises ValueError: if a registered formula returns another shape
         """
         if not (isinstance(order, Real) and 0 < order < inf):
             refuse("order", order, "a finite number > 0")
@@ -98,7 +90,7 @@ class Divergences:
             return self.kl(old, new)
         if self.renyi_formula is None:
             raise MissingKLError(self._unknown("Renyi", "renyi"))
-        return self._checked("Renyi divergence", self.renyi_formula(old, new, order), old)
+        return self.renyi_formula(old, new, order)
 
     def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
         """Compute the Jensen-Shannon divergence (KL(old || m) + KL(new || m)) / 2 with m = (old + new) / 2.
@@ -107,11 +99,10 @@ class Divergences:
 
         :raises MissingKLError: if it is not known: for a Gaussian, which has no closed form, for several actions at
             once, and for a registered distribution without a formula for it
-        :raises ValueError: if a registered formula returns another shape
         """
         if self.jensen_shannon_formula is None:
             raise MissingKLError(self._unknown("Jensen-Shannon", "jensen_shannon"))
-        return self._checked("Jensen-Shannon divergence", self.jensen_shannon_formula(old, new), old)
+        return self.jensen_shannon_formula(old, new)
 
     def between(self, name: str, old: Parameters, new: Parameters) -> object:
         """Look up what an objective may read of two distributions, or ``None`` if there is no such thing."""
@@ -140,14 +131,6 @@ class Divergences:
             f"{argument}={argument})"
         )
 
-    def _checked(self, what: str, values: th.Tensor, old: Parameters) -> th.Tensor:
-        if values.shape != old[0].shape[:1]:
-            raise ValueError(
-                f"the {what} registered for {self.distribution.__name__} has the shape {tuple(values.shape)}; allowed: "
-                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
-            )
-        return values
-
 
 _REGISTRY: dict[type[Distribution], Divergences] = {}
 
@@ -162,7 +145,8 @@ def register_kl(
 ) -> None:
     """Register the exact KL of a distribution and its subclasses, and optionally other divergences.
 
-    All formulas return a tensor of shape ``(batch,)``, for the distribution of all action dimensions together.
+    All formulas return a tensor of shape ``(batch,)``, for the distribution of all action dimensions together. Another
+    shape is a ``ValueError`` during training.
 
     :param distribution: a subclass of SB3's ``Distribution``
     :param parameters: takes a distribution and returns the tensors that define it, each of shape ``(batch, ...)``
@@ -174,7 +158,25 @@ def register_kl(
     """
     if not (isinstance(distribution, type) and issubclass(distribution, Distribution)):
         refuse("distribution", distribution, "a subclass of SB3's Distribution")
-    _REGISTRY[distribution] = Divergences(distribution, parameters, formula, renyi, jensen_shannon)
+    formulas = [_of_states(distribution, given) for given in (formula, renyi, jensen_shannon)]
+    _REGISTRY[distribution] = Divergences(distribution, parameters, *formulas)
+
+
+def _of_states(distribution: type[Distribution], formula: Any) -> Any:
+    """Let a user's formula raise an error if it does not return one number per state."""
+    if formula is None:
+        return None
+
+    def of_states(old: Parameters, *others: Any) -> th.Tensor:
+        values: th.Tensor = formula(old, *others)
+        if values.shape != old[0].shape[:1]:
+            raise ValueError(
+                f"a divergence registered for {distribution.__name__} has the shape {tuple(values.shape)}; allowed: "
+                f"{tuple(old[0].shape[:1])}, one number per state, summed over the action dimensions"
+            )
+        return values
+
+    return of_states
 
 
 def register_built_in(divergences: Divergences) -> None:
@@ -194,7 +196,7 @@ def divergences_of(distribution: Distribution) -> Divergences:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
         if cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in _MASKED:
-            return Divergences(cls, _MASKED[cls.__name__], *_OF_CATEGORIES, built_in=True)
+            return Divergences(cls, _masked_parameters, *_OF_CATEGORIES, built_in=True)
     raise MissingKLError(_missing(distribution))
 
 
@@ -239,52 +241,36 @@ def _gaussian_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor
     return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
 
 
-@dataclass(frozen=True)
-class _Discrete:
-    """The divergences of independent discrete actions.
-
-    :param log_probs: takes parameters and returns log-probabilities, in tensors of shape ``(batch, actions, outcomes)``
-    :param several: name of the distribution of several actions
-    """
-
-    log_probs: Callable[[Parameters], list[th.Tensor]]
-    several: str
-
-    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
-        return self._of_actions(_kl_of_outcomes, old, new).sum(dim=1)
-
-    def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
-        # With equal policies, the logarithm of a sum near 1 has few correct digits in single precision.
-        p, q = (tuple(each.double() for each in parameters) for parameters in (old, new))
-        return self._of_actions(partial(_renyi_of_outcomes, order=order), p, q).sum(dim=1).to(new[0].dtype)
-
-    def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """The divergence of a single action.
-
-        :raises MissingKLError: if there are several, because it is not the sum over them
-        """
-        divergences = self._of_actions(_jensen_shannon_of_outcomes, old, new)
-        if divergences.shape[1] > 1:
-            raise MissingKLError(
-                f"the Jensen-Shannon divergence of {self.several} with {divergences.shape[1]} actions is not known: it "
-                "is not the sum over actions; allowed: a single action"
-            )
-        return divergences[:, 0]
-
-    def _of_actions(self, of_outcomes: OutcomeFormula, old: Parameters, new: Parameters) -> th.Tensor:
-        """Compute the divergence of each action, shape ``(batch, actions)``."""
-        pairs = zip(self.log_probs(old), self.log_probs(new), strict=True)
-        return th.cat([of_outcomes(p, q) for p, q in pairs], dim=1)
+def _log_probs(parameters: Parameters) -> Sequence[th.Tensor]:
+    """Compute the log-probabilities of the outcomes of several choices, from the logits of each."""
+    return [*map(partial(th.log_softmax, dim=1), parameters)]
 
 
-def _of_categories(parameters: Parameters) -> list[th.Tensor]:
-    return [logits.log_softmax(dim=1).unsqueeze(1) for logits in parameters]
-
-
-def _of_coins(parameters: Parameters) -> list[th.Tensor]:
+def _log_probs_of_coins(parameters: Parameters) -> Sequence[th.Tensor]:
+    """The same for several coins, of which there is one tensor of logits."""
     # Compute the log-probabilities of 0 and 1 separately: where p rounds to 1, 1 - p would be 0.
     (logits,) = parameters
-    return [th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2)]
+    return th.stack((F.logsigmoid(-logits), F.logsigmoid(logits)), dim=2).unbind(dim=1)
+
+
+def _discrete_kl(old: Parameters, new: Parameters, log_probs: LogProbs = _log_probs) -> th.Tensor:
+    return th.stack([*map(_kl_of_outcomes, log_probs(old), log_probs(new))], dim=1).sum(dim=1)
+
+
+def _discrete_renyi(old: Parameters, new: Parameters, order: float, log_probs: LogProbs = _log_probs) -> th.Tensor:
+    # With equal policies, the logarithm of a sum near 1 has few correct digits in single precision.
+    p, q = (log_probs(tuple(each.double() for each in parameters)) for parameters in (old, new))
+    return th.stack([*map(partial(_renyi_of_outcomes, order=order), p, q)], dim=1).sum(dim=1).to(new[0].dtype)
+
+
+def _discrete_jensen_shannon(old: Parameters, new: Parameters, log_probs: LogProbs = _log_probs) -> th.Tensor:
+    old_log_probs, new_log_probs = log_probs(old), log_probs(new)
+    if len(old_log_probs) > 1:
+        raise MissingKLError(
+            f"the Jensen-Shannon divergence of {len(old_log_probs)} discrete actions is not known: it is not the sum "
+            "over actions; allowed: a single action"
+        )
+    return _jensen_shannon_of_outcomes(old_log_probs[0], new_log_probs[0])
 
 
 def _kl_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
@@ -320,43 +306,38 @@ def _read(kind: type[th.distributions.Distribution], *names: str) -> Callable[[W
     def parameters(distribution: Wrapped) -> Parameters:
         found = distribution.distribution
         parts = found if isinstance(found, list | tuple) else [found]
-        if any(type(part) is not kind for part in parts):
-            raise MissingKLError(_missing(distribution))
-        return tuple(getattr(part, name) for part in parts for name in names)
+        read: list[th.Tensor] = []
+        for part in parts:
+            if type(part) is not kind:
+                raise MissingKLError(_missing(distribution))
+            read += map(partial(getattr, part), names)
+        return tuple(read)
 
     return parameters
 
 
-def _masked_categorical(distribution: Wrapped) -> Parameters:
-    return (_masked_logits(distribution, distribution.distribution),)
-
-
-def _masked_multi_categorical(distribution: Wrapped) -> Parameters:
-    return tuple(_masked_logits(distribution, part) for part in distribution.distributions)
-
-
-def _masked_logits(distribution: Distribution, found: Wrapped) -> th.Tensor:
+def _masked_parameters(distribution: Wrapped) -> Parameters:
     # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
-    if (type(found).__module__, type(found).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
-        raise MissingKLError(_missing(distribution))
-    logits: th.Tensor = found.logits
-    return logits
+    logits: list[th.Tensor] = []
+    for part in getattr(distribution, "distributions", None) or [distribution.distribution]:
+        if (type(part).__module__, type(part).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
+            raise MissingKLError(_missing(distribution))
+        logits.append(part.logits)
+    return tuple(logits)
 
 
-_CATEGORIES = _Discrete(_of_categories, "MultiCategoricalDistribution")
-_COINS = _Discrete(_of_coins, "BernoulliDistribution")
-_OF_CATEGORIES = (_CATEGORIES.kl, _CATEGORIES.renyi, _CATEGORIES.jensen_shannon)
+_OF_CATEGORIES = (_discrete_kl, _discrete_renyi, _discrete_jensen_shannon)
+_OF_COINS = (
+    partial(_discrete_kl, log_probs=_log_probs_of_coins),
+    partial(_discrete_renyi, log_probs=_log_probs_of_coins),
+    partial(_discrete_jensen_shannon, log_probs=_log_probs_of_coins),
+)
 _gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
 for _divergences in (
     Divergences(DiagGaussianDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
     Divergences(StateDependentNoiseDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
     Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
-    Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), _COINS.kl, _COINS.renyi, _COINS.jensen_shannon),
+    Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), *_OF_COINS),
 ):
     register_built_in(_divergences)
-# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
-_MASKED: dict[str, Callable[[Wrapped], Parameters]] = {
-    "MaskableCategoricalDistribution": _masked_categorical,
-    "MaskableMultiCategoricalDistribution": _masked_multi_categorical,
-}

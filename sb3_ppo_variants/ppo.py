@@ -340,7 +340,8 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
-        with Snapshot(self, plan.trained, plan.optimizers) as snapshot:
+        modules = [self.policy] if plan.proximal is None else [self.policy, plan.proximal]
+        with Snapshot(self, modules, plan.optimizers) as snapshot:
             self.policy.set_training_mode(True)
             results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):

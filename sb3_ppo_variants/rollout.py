@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSampl
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.layout import map_parts, parts_of
+from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.objectives import Batch
 
 # Enough rows to keep a small network busy, few enough for the activations of a large one to stay in the cache.
@@ -36,8 +36,6 @@ OverRollout: TypeAlias = Callable[[Batch], th.Tensor]
 MOST_COMPUTED = 8
 # A minibatch as a rollout buffer yields it, of a class of the buffer's own.
 Read: TypeAlias = Any
-# An index into a buffer's arrays, either by rows or by steps and environments.
-Where: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
 class Samples(NamedTuple):
@@ -104,12 +102,13 @@ def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[
 
 def _take_rows(buffer: RolloutBuffer, rows: np.ndarray) -> RolloutBufferSamples:
     """Read what SB3's buffer of arrays reads, but copy each number once instead of up to three times."""
-
-    def take(array: np.ndarray) -> th.Tensor:
-        return buffer.to_torch(array.take(rows, axis=0), copy=False)
-
-    columns = (take(array).flatten() for array in (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns))
-    return RolloutBufferSamples(take(buffer.observations), take(buffer.actions).float(), *columns)
+    taken = []
+    for array in (
+        buffer.observations, buffer.actions, buffer.values, buffer.log_probs, buffer.advantages, buffer.returns
+    ):  # fmt: skip
+        taken.append(buffer.to_torch(array.take(rows, axis=0), copy=False))
+    observations, actions, *others = taken
+    return RolloutBufferSamples(observations, actions.float(), *map(th.flatten, others))
 
 
 def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
@@ -119,17 +118,15 @@ def in_rows(buffer: RolloutBuffer, array: np.ndarray) -> np.ndarray:
     return array if is_flat else buffer.swap_and_flatten(array)
 
 
-def where_in(buffer: RolloutBuffer, rows: np.ndarray) -> Where:
-    """Compute the index of rows of a rollout into the arrays of its buffer."""
-    # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
-    return rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
-
-
 def inputs_at(buffer: RolloutBuffer, rows: np.ndarray) -> tuple[PyTorchObs, np.ndarray | None]:
     """Read the observations in rows of a rollout, and the action masks, if the buffer has any."""
-    where, masks = where_in(buffer, rows), getattr(buffer, "action_masks", None)
-    observations = map_parts(lambda array: buffer.to_torch(array[where]), buffer.observations)
-    return observations, None if masks is None else masks[where]
+    # SB3's buffers have steps and environments as dimensions until they are first read, and are flat from then on.
+    where: Any = rows if buffer.generator_ready else (rows % buffer.buffer_size, rows // buffer.buffer_size)
+    masks = getattr(buffer, "action_masks", None)
+    masks = None if masks is None else masks[where]
+    if isinstance(buffer.observations, dict):
+        return {key: buffer.to_torch(array[where]) for key, array in buffer.observations.items()}, masks
+    return buffer.to_torch(buffer.observations[where]), masks
 
 
 class Columns:
@@ -201,8 +198,10 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
             f"train() needs a whole rollout, but the buffer has {buffer.pos} of {buffer.buffer_size} steps: "
             "call collect_rollouts() first, or learn(), which calls both"
         )
-    parts = parts_of(buffer.observations)
-    arrays = {"observation" + "".join(f"[{key!r}]" for key in path): array for path, array in parts} | {
+    arrays = {"observation": buffer.observations}
+    if isinstance(buffer.observations, dict):
+        arrays = {f"observation[{key!r}]": array for key, array in buffer.observations.items()}
+    arrays |= {
         "action": buffer.actions,
         "reward": buffer.rewards,
         "value": buffer.values,
@@ -216,10 +215,7 @@ def check_rollout(buffer: RolloutBuffer, num_timesteps: int, n_processes: int = 
 
 
 def _refuse(quantity: str, rows: np.ndarray, buffer: RolloutBuffer, num_timesteps: int, n_processes: int) -> NoReturn:
-    """Raise an error that names the first step with a row that is not finite.
-
-    :raises NonFiniteError: always
-    """
+    """Raise an error that names the first step with a row that is not finite."""
     finite = np.isfinite(rows).reshape(buffer.n_envs, buffer.buffer_size, -1).all(axis=2)
     step, env_index = (int(i) for i in np.argwhere(~finite.T)[0])
     steps_taken = num_timesteps - (buffer.buffer_size - step) * buffer.n_envs * n_processes

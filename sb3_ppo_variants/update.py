@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -159,12 +160,7 @@ class UpdatePlan:
     @property
     def optimizers(self) -> list[Optimizer]:
         """The optimizers of all descents."""
-        return [descent.optimizer for descent in self.descents]
-
-    @property
-    def trained(self) -> list[nn.Module]:
-        """The modules that the update changes."""
-        return [self.kind.policy, *([] if self.proximal is None else [self.proximal])]
+        return [*map(attrgetter("optimizer"), self.descents)]
 
 
 class Update(Protocol):

@@ -29,7 +29,8 @@ from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchUpdate
 from sb3_ppo_variants.policies import families
 from sb3_ppo_variants.policies.families import Family, kind_of_class
-from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind
+from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.update import Descent, DescentResult, JointUpdates, Trained, UpdatePlan
 
@@ -135,8 +136,9 @@ class Auxiliary(PolicyKind):
 
     policies = (AuxiliaryPolicy,)
 
-    def _evaluate_actions(self, observations: Any, actions: th.Tensor, more: Any) -> Any:
-        return self.policy.evaluate_actions(observations, actions)[:3]
+    def evaluate(self, samples: Samples) -> Evaluated:
+        values, *others, _ = self.policy.evaluate_actions(samples.observations, samples.actions.long().flatten())
+        return Evaluated(values.flatten(), *others)
 
 
 FAMILY = Family(package=__name__, aliases=("AuxiliaryPolicy",), load=lambda: Auxiliary)

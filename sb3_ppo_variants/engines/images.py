@@ -27,7 +27,7 @@ from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdat
 from sb3_ppo_variants.engines.sequences import fuse_adam
 from sb3_ppo_variants.engines.views import make_view, with_onednn
 from sb3_ppo_variants.policies.kind import Acted, ActingPolicy
-from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows, where_in
+from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Samples, in_rows
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
 
 
@@ -50,9 +50,10 @@ class ImageUpdate(TorchUpdate):
 
     def __init__(self, plan: UpdatePlan):
         self._first, buffer = FirstLayers(plan.kind.policy), plan.buffer
-        where = where_in(buffer, np.arange(buffer.buffer_size * buffer.n_envs))
+        rows = np.arange(buffer.buffer_size * buffer.n_envs)
         # The places of the rows in the array of observations, which has not been flattened if nothing has read it yet.
-        self._places = where[0] * buffer.n_envs + where[1] if isinstance(where, tuple) else where
+        by_step = rows % buffer.buffer_size * buffer.n_envs + rows // buffer.buffer_size
+        self._places = rows if buffer.generator_ready else by_step
         images = buffer.observations.reshape(-1, *buffer.observations.shape[-3:])
         self._images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, 1, -1)), -1, 1)
         columns = (buffer.values, buffer.log_probs, buffer.advantages, buffer.returns)

@@ -75,7 +75,7 @@ def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:
     for method in ("__call__", *methods):
         if getattr(cls, method) is not getattr(base, method):
             raise ObstacleError(f"{cls.__name__} overrides {method}")
-    if type(plan.buffer) not in (*plan.kind.buffers, *plan.kind.hybrid_buffers):
+    if type(plan.buffer) not in plan.kind.buffers:
         raise ObstacleError(f"the rollout buffer is a {type(plan.buffer).__name__}")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,10 +175,7 @@ class TorchUpdate:
         return self._plan.kind.distributions(self._plan.buffer)
 
     def _old_parameters(self) -> Parameters | None:
-        """Compute the parameters of the policy that collected the rollout, if its KL is known.
-
-        Another loop has collected the rollout, or the KL is not known.
-        """
+        """Compute the parameters of the policy that collected the rollout in another loop, if they are known."""
         try:
             return parameters_in_rollout(self._plan.kind, self.distributions())[1]
         except MissingKLError:
@@ -291,7 +289,7 @@ class TorchUpdate:
                     "KL needs. Its get() must make each minibatch with one call of _get_samples(), as in SB3"
                 )
             rows = th.as_tensor(samples.rows, device=self._old[0].device)
-            old = tuple([column[rows] for column in self._old])
+            old = tuple(map(itemgetter(rows), self._old))
         divergences, new = self._plan.kind.evaluated_parameters(samples)
         return divergences.between(name, old, new)
 
@@ -327,10 +325,11 @@ class TorchUpdate:
     def statistics(self) -> MinibatchStatistics:
         if not self._measured:
             return MinibatchStatistics({})
-        names = list(self._measured)
-        columns = th.cat([th.stack(self._measured[name]) for name in names]).cpu().numpy().astype(np.float64)
-        ends = np.cumsum([len(self._measured[name]) for name in names])
-        return MinibatchStatistics(dict(zip(names, np.split(columns, ends[:-1]), strict=True)), self._last_epoch)
+        measured = self._measured.values()
+        columns = th.cat([*map(th.stack, measured)]).cpu().numpy().astype(np.float64)
+        ends = np.cumsum([*map(len, measured)])[:-1]
+        values = dict(zip(self._measured, np.split(columns, ends), strict=True))
+        return MinibatchStatistics(values, self._last_epoch)
 
     def store(self) -> None:
         """Do nothing: the steps were those of the optimizers themselves."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar, cast
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
@@ -56,7 +56,7 @@ class Batch:
     @cached_property
     def log_ratio(self) -> th.Tensor:
         """log r(theta)."""
-        return self.ratio.log() if "ratio" in self.__dict__ else self._tensor("log_ratio")
+        return self.ratio.log() if "ratio" in self.__dict__ else self._read("log_ratio")
 
     @cached_property
     def log_prob(self) -> th.Tensor:
@@ -67,54 +67,52 @@ class Batch:
     @cached_property
     def old_log_prob(self) -> th.Tensor:
         """log pi_old(a|s)."""
-        return self._tensor("old_log_prob")
+        return self._read("old_log_prob")
 
     @cached_property
     def advantages(self) -> th.Tensor:
         """A, normalised as the model's ``normalize_advantage`` says."""
-        return self._tensor("advantages")
+        return self._read("advantages")
 
     @cached_property
     def kl(self) -> th.Tensor:
         """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
-        return self._tensor("kl")
+        return self._read("kl")
 
     @cached_property
     def reverse_kl(self) -> th.Tensor:
         """KL(new || old) in each state, likewise."""
-        return self._tensor("reverse_kl")
+        return self._read("reverse_kl")
 
     @cached_property
     def jensen_shannon(self) -> th.Tensor:
         """The Jensen-Shannon divergence of the old and the new policy in each state, likewise."""
-        return self._tensor("jensen_shannon")
+        return self._read("jensen_shannon")
 
     @cached_property
     def parameters(self) -> tuple[th.Tensor, ...]:
         """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
-        found: tuple[th.Tensor, ...] = self._read("parameters")
-        return found
+        return cast(tuple[th.Tensor, ...], self._read("parameters"))
 
     @cached_property
     def old_parameters(self) -> tuple[th.Tensor, ...]:
         """Those of the old policy, likewise."""
-        found: tuple[th.Tensor, ...] = self._read("old_parameters")
-        return found
+        return cast(tuple[th.Tensor, ...], self._read("old_parameters"))
 
     @cached_property
     def entropy(self) -> th.Tensor:
         """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
-        return self._tensor("entropy")
+        return self._read("entropy")
 
     @cached_property
     def old_values(self) -> th.Tensor:
         """The values that were estimated during the rollout."""
-        return self._tensor("old_values")
+        return self._read("old_values")
 
     @cached_property
     def returns(self) -> th.Tensor:
         """The TD(lambda) targets of the value function."""
-        return self._tensor("returns")
+        return self._read("returns")
 
     @cached_property
     def observations(self) -> Any:
@@ -124,22 +122,21 @@ class Batch:
     @cached_property
     def actions(self) -> th.Tensor:
         """As the rollout buffer has them, shape ``(batch, action_dim)``."""
-        return self._tensor("actions")
+        return self._read("actions")
 
     @cached_property
     def rows(self) -> th.Tensor:
         """The index of each sample in the rollout, which has one environment after the other."""
-        return self._tensor("rows")
+        return self._read("rows")
 
     @cached_property
     def episodes(self) -> th.Tensor:
         """A number for each episode, or part of one, in the rollout; its samples share it."""
-        return self._tensor("episodes")
+        return self._read("episodes")
 
     def renyi(self, order: float) -> th.Tensor:
         """Compute the Renyi divergence D(old || new) of an order in each state. The objective must set ``needs_kl``."""
-        of_order: Callable[[float], th.Tensor] = self._read("renyi")
-        return of_order(order)
+        return cast(Callable[[float], th.Tensor], self._read("renyi"))(order)
 
     def over_rollout(self, compute: Callable[["Batch"], th.Tensor]) -> th.Tensor:
         """Compute something for the whole rollout, only once per update, and return it for the samples of this batch.
@@ -153,16 +150,12 @@ class Batch:
         of_samples: Callable[[Callable[[Batch], th.Tensor]], th.Tensor] | None = self._source("over_rollout")
         return compute(self) if of_samples is None else of_samples(compute)
 
-    def _tensor(self, name: str) -> th.Tensor:
-        found: th.Tensor = self._read(name)
-        return found
-
-    def _read(self, name: str) -> Any:
-        """Ask the source for a field.
+    def _read(self, name: str) -> th.Tensor:
+        """Ask the source for a field, a tensor where nothing else is said.
 
         :raises RuntimeError: if the source does not know it
         """
-        value = self._source(name)
+        value: th.Tensor | None = self._source(name)
         if value is None:
             advice = ": set needs_kl = True in its class" if name in OF_DISTRIBUTIONS else ""
             raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have{advice}")

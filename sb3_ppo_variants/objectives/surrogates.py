@@ -96,7 +96,8 @@ class KLPenalized(NativeObjective):
 
     def coefficients(self) -> dict[str, float]:
         """Return beta and, if the objective also clips, eps."""
-        return {"kl_coef": self.kl_coef, **self._surrogate.coefficients()}
+        clipped = {} if self.clip_range is None else {"clip_range": float(self.clip_range)}
+        return {"kl_coef": self.kl_coef, **clipped}
 
 
 @dataclass(frozen=True, kw_only=True)

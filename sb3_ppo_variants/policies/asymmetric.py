@@ -6,7 +6,7 @@ Everything else is SB3's.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch as th
@@ -76,7 +76,11 @@ class Asymmetric(BasePolicy):
         self.actor_keys, self.critic_keys = (
             _in_space(name, keys, observation_space) for name, keys in zip(KEYS, (actor_keys, critic_keys), strict=True)
         )
-        _warn_of_unused({*self.actor_keys, *self.critic_keys}, observation_space)
+        if unused := [key for key in observation_space if key not in (*self.actor_keys, *self.critic_keys)]:
+            warnings.warn(
+                f"neither {' nor '.join(KEYS)} has {', '.join(map(repr, unused))}, so the policy does not use these "
+                "observations"
+            )
         super().__init__(observation_space, action_space, lr_schedule, share_features_extractor=False, **arguments)
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
@@ -118,12 +122,3 @@ def _in_space(name: str, keys: Sequence[str] | None, space: spaces.Dict) -> list
             f"{', '.join(map(repr, space))}"
         )
     return [key for key in space if keys is None or key in keys]
-
-
-def _warn_of_unused(used: Iterable[str], space: spaces.Dict) -> None:
-    unused = [key for key in space if key not in used]
-    if unused:
-        warnings.warn(
-            f"neither {' nor '.join(KEYS)} has {', '.join(map(repr, unused))}, so the policy does not use these "
-            "observations"
-        )

@@ -6,6 +6,7 @@ masks or memory, derive from it. Those that need sb3-contrib are only imported, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from torch import nn
 from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.layout import AnySpace, layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import (
     BoxAsymmetricPolicy,
@@ -116,8 +118,6 @@ class PolicyKind:
     """Those for actions that have several parts."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
-    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = ()
-    """Those for actions that have several parts, if they are others."""
     rules: ClassVar[Mapping[str, Rule]] = POLICY_RULES
     """The allowed values of entries of ``policy_kwargs``."""
     takes_masks: ClassVar[bool] = False
@@ -148,6 +148,13 @@ class PolicyKind:
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
+    def rows(self, space: AnySpace) -> AnySpace:
+        """Return the space of the actions in the buffer.
+
+        :param space: the action space of the environment
+        """
+        return layout_of(space).rows
+
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         """Return the arguments of the buffer's constructor in addition to SB3's."""
         return {}
@@ -172,7 +179,8 @@ class PolicyKind:
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
-        values, log_prob, entropy = self._evaluate_actions(samples.observations, actions, samples.more)
+        masks = self.masks(samples.more)
+        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, **masks)
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
@@ -181,7 +189,7 @@ class PolicyKind:
 
     def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
         """Read the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
-        if self._left_behind("evaluate_actions"):
+        if leaves_distribution(self.policy.__class__, self.policies[0], "evaluate_actions"):
             distribution = self.policy.action_dist
         else:
             distribution = self.distribution(samples.observations, samples.more)
@@ -207,9 +215,9 @@ class PolicyKind:
 
     def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
         """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
-        if not self.has_distribution():
+        if not has_distribution(self.policy.__class__, self.policies[0]):
             return None
-        if not self._left_behind("forward"):
+        if not leaves_distribution(self.policy.__class__, self.policies[0], "forward"):
             with without_traces(self.policy):
                 return known_parameters(self.distribution(observations, more))
         return known_parameters(self.policy.action_dist)
@@ -226,48 +234,49 @@ class PolicyKind:
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> Any:
-        return self.policy.evaluate_actions(observations, actions, **self.masks(more))
-
     def masks(self, more: More) -> Extras:
         """Return the policy's argument for action masks, which is passed by name, if it takes any."""
         return {"action_masks": more} if self.takes_masks else NO_EXTRAS
-
-    # What is known about the policy
-
-    def _left_behind(self, method: str) -> bool:
-        """Whether a call of this method of the policy leaves its distributions in ``action_dist``.
-
-        SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do
-        so.
-        """
-        return not any(map(self._overrides, (method, "get_distribution", "_get_action_dist_from_latent")))
-
-    def _overrides(self, method: str) -> bool:
-        """Whether the policy's class has another method of this name than the class that its kind is for."""
-        return getattr(type(self.policy), method, None) is not getattr(self.policies[0], method)
-
-    def has_distribution(self) -> bool:
-        """Whether the policy has a ``get_distribution`` that belongs to it.
-
-        A policy that overrides both methods of training may have networks of its own, about which an inherited
-        ``get_distribution`` knows nothing.
-        """
-        overrides = self._overrides
-        if not hasattr(self.policy, "get_distribution"):
-            return False
-        return overrides("get_distribution") or not (overrides("forward") and overrides("evaluate_actions"))
 
     def check_distribution(self) -> None:
         """Check that the policy's distributions, and with them the KL, are known.
 
         :raises MissingKLError: if ``get_distribution`` does not belong to the policy
         """
-        if not self.has_distribution():
+        if not has_distribution(self.policy.__class__, self.policies[0]):
             raise MissingKLError(
                 f"{type(self.policy).__name__} has a forward and an evaluate_actions of its own, but no "
                 "get_distribution, so its KL is not known: write get_distribution too"
             )
+
+
+@cache
+def _overridden(policy_class: type[BasePolicy], known: type[BasePolicy]) -> set[str]:
+    """Find the methods that a class has replaced of those of the class that its kind is for."""
+    methods = ("forward", "evaluate_actions", "get_distribution", "_get_action_dist_from_latent")
+    return {name for name in methods if getattr(policy_class, name, None) is not getattr(known, name)}
+
+
+@cache
+def leaves_distribution(policy_class: type[BasePolicy], known: type[BasePolicy], method: str) -> bool:
+    """Whether a call of this method of a policy leaves its distributions in ``action_dist``.
+
+    SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do so.
+    """
+    return not _overridden(policy_class, known) & {method, "get_distribution", "_get_action_dist_from_latent"}
+
+
+@cache
+def has_distribution(policy_class: type[BasePolicy], known: type[BasePolicy]) -> bool:
+    """Whether a policy has a ``get_distribution`` that belongs to it.
+
+    A policy that overrides both methods of training may have networks of its own, about which an inherited
+    ``get_distribution`` knows nothing.
+    """
+    if issubclass(policy_class, BasePolicy) and not hasattr(policy_class, "get_distribution"):
+        return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
+    own = _overridden(policy_class, known)
+    return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
 
 
 class ActingPolicy:
@@ -310,7 +319,8 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
 
     SB3 does not compute it. Buffers may be averages or counts, as those of batch normalisation are in training mode.
     """
-    before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
+    buffers = dict(policy.named_buffers())
+    before = dict(zip(buffers, map(th.clone, buffers.values()), strict=True))
     devices = [policy.device] if policy.device.type == "cuda" else []
     try:
         with th.random.fork_rng(devices):

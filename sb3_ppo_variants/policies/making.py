@@ -12,7 +12,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from sb3_ppo_variants.arguments import FRACTION, Rule, check_names, current_value, list_arguments
 from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.layout import is_hybrid, layout_of
+from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import KEYS
 from sb3_ppo_variants.policies.families import family_of, kind_of, kind_of_class
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
@@ -43,14 +43,13 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     _check_kwargs(model, of_policy)
     model.policy = of_policy.make_policy(_choose_policy(model, of_policy), model, dict(model.policy_kwargs))
     model.policy, kind = model.policy.to(model.device), kind_of(model.policy)
-    make: Any = _for_hybrid_actions(kind, buffer_class) if is_hybrid(model.action_space) else buffer_class
-    model.rollout_buffer = make(
-        model.n_steps, model.observation_space, layout_of(model.action_space).rows,
+    model.rollout_buffer = buffer_class(
+        model.n_steps, model.observation_space, kind.rows(model.action_space),
         device=model.device, gamma=model.gamma, n_envs=model.n_envs,
         gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION),
         **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
-    model.rollout_buffer_class = buffer_class  # Saved models name this class, and load without this package.
+    model.rollout_buffer_class = buffer_class
     model._maybe_recommend_cpu()
 
 
@@ -124,18 +123,3 @@ def _choose_buffer(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
             f"use {suitable.__name__} or a subclass of it"
         )
     return given
-
-
-def _for_hybrid_actions(kind: PolicyKind, buffer_class: type[RolloutBuffer]) -> type[RolloutBuffer]:
-    """Find the class of buffers for actions that have several parts, if it is another one."""
-    if not kind.hybrid_buffers:
-        return buffer_class
-    if buffer_class in kind.buffers:
-        return kind.hybrid_buffers[kind.buffers.index(buffer_class)]
-    if not issubclass(buffer_class, tuple(kind.hybrid_buffers)):
-        names = " or ".join(each.__name__ for each in kind.hybrid_buffers)
-        raise ArgumentError(
-            f"rollout_buffer_class={buffer_class} does not know the masks of Dict and Tuple actions: derive it from "
-            f"{names} of {kind.hybrid_buffers[0].__module__}"
-        )
-    return buffer_class

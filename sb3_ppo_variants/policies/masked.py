@@ -28,10 +28,10 @@ from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
-from sb3_ppo_variants.layout import AnySpace, HybridLayout
+from sb3_ppo_variants.layout import AnySpace, HybridLayout, size_of
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, HybridActions
-from sb3_ppo_variants.policies.kind import Extras, PolicyKind
+from sb3_ppo_variants.policies.kind import PolicyKind
 
 
 class LinearAndStd(nn.Linear):
@@ -130,33 +130,18 @@ class MaskableHybridActions(HybridActions):
         super()._build(lr_schedule)
 
 
-class OfHybridActions(RolloutBuffer):
-    """A mixin for rollout buffers with masks of actions that have several parts.
+class MaskedRows(spaces.MultiDiscrete):
+    """Rows of actions with several parts, for sb3-contrib's buffers, which count masks only in spaces that they know.
 
+    :param n_columns: number of columns of a row
     :param n_masks: number of booleans in a mask
-    :param others: the other arguments of the buffer
     """
 
-    def __init__(self, *others: Any, n_masks: int, **named: Any):
-        self._n_masks = n_masks
-        super().__init__(*others, **named)
-
-    def reset(self) -> None:
-        """Begin a new rollout."""
-        # sb3-contrib only knows how many masks other spaces have, and SB3 makes the array of actions for this space.
-        rows, as_contrib = self.action_space, spaces.Discrete(self._n_masks)
-        as_contrib.dtype = rows.dtype  # type: ignore[assignment]
-        self.action_space = as_contrib
-        super().reset()
-        self.action_space = rows
-
-
-class MaskableHybridRolloutBuffer(OfHybridActions, MaskableRolloutBuffer):
-    """sb3-contrib's buffer, for actions that have several parts."""
-
-
-class MaskableHybridDictRolloutBuffer(OfHybridActions, MaskableDictRolloutBuffer):
-    """The same for dictionaries of observations."""
+    def __init__(self, n_columns: int, n_masks: int):
+        super().__init__(np.ones(n_columns, np.int64))
+        self.nvec = np.array([n_masks] + [0] * (n_columns - 1))
+        # That of the array of actions.
+        self.dtype = np.dtype(np.float32)  # type: ignore[assignment]
 
 
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
@@ -182,10 +167,6 @@ class Masked(PolicyKind):
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
     hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (MaskableHybridPolicy, MaskableHybridAsymmetricPolicy)
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
-    hybrid_buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (
-        MaskableHybridRolloutBuffer,
-        MaskableHybridDictRolloutBuffer,
-    )
     takes_masks = True
 
     @classmethod
@@ -197,7 +178,7 @@ class Masked(PolicyKind):
         check_maskable(model.action_space)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
+    def rows(self, space: AnySpace) -> AnySpace:
         if not isinstance(self.policy, HybridActions):
-            return super().buffer_arguments(model)
-        return {"n_masks": sum(choices(model.action_space) or ())}
+            return super().rows(space)
+        return MaskedRows(size_of(self.policy.layout.rows), sum(choices(space) or ()))

@@ -26,7 +26,7 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
-from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution, Masked, OfHybridActions
+from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution, Masked
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, HiddenStates, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
@@ -186,14 +186,6 @@ class MaskableRecurrentDictRolloutBuffer(MaskedSequences, RecurrentDictRolloutBu
     """The same for dictionaries of observations."""
 
 
-class MaskableRecurrentHybridRolloutBuffer(OfHybridActions, MaskableRecurrentRolloutBuffer):  # type: ignore[misc]
-    """The buffer for actions that have several parts."""
-
-
-class MaskableRecurrentHybridDictRolloutBuffer(OfHybridActions, MaskableRecurrentDictRolloutBuffer):  # type: ignore[misc]
-    """The same for dictionaries of observations."""
-
-
 class MaskedRecurrent(Recurrent, Masked):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does, with the masks of its MaskablePPO."""
 
@@ -205,4 +197,3 @@ class MaskedRecurrent(Recurrent, Masked):
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricLstmPolicy
     hybrid_heads = (MaskableHybridLstmPolicy, MaskableHybridAsymmetricLstmPolicy)
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)
-    hybrid_buffers = (MaskableRecurrentHybridRolloutBuffer, MaskableRecurrentHybridDictRolloutBuffer)

@@ -144,7 +144,7 @@ class Recurrent(PolicyKind):
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         shape = model.n_steps, n_layers, model.n_envs, size
-        return {**super().buffer_arguments(model), "hidden_state_shape": shape}
+        return {"hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
@@ -170,12 +170,17 @@ class Recurrent(PolicyKind):
         return samples._replace(more=begun)
 
     def evaluate(self, samples: Samples) -> Evaluated:
-        if isinstance(self.policy.action_space, spaces.MultiBinary):
+        actions, sequences = samples.actions, _sequences(samples)
+        if isinstance(self.policy.action_space, spaces.Discrete):
+            actions = actions.long().flatten()
+        elif isinstance(self.policy.action_space, spaces.MultiBinary):
             # Unlike SB3's buffers, sb3-contrib's return integers, for which there is no log-probability.
-            samples = samples._replace(actions=samples.actions.float())
-        values, log_prob, entropy = super().evaluate(samples)
-        steps = _sequences(samples).steps
-        return Evaluated(values[steps], log_prob[steps], None if entropy is None else entropy[steps])
+            actions = actions.float()
+        values, log_prob, entropy = self.policy.evaluate_actions(
+            samples.observations, actions, sequences.lstm_states, sequences.episode_starts, **sequences.masks()
+        )
+        steps = sequences.steps
+        return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return super().evaluate_values(samples)[_sequences(samples).steps]
@@ -200,11 +205,6 @@ class Recurrent(PolicyKind):
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
         values: th.Tensor = self.policy.predict_values(observations, more.lstm_states.vf, more.episode_starts)
         return values
-
-    def _evaluate_actions(self, observations: PyTorchObs, actions: th.Tensor, more: More) -> object:
-        return self.policy.evaluate_actions(
-            observations, actions, more.lstm_states, more.episode_starts, **more.masks()
-        )
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)

@@ -91,7 +91,7 @@ def test_discrete_actions_against_enumeration(name: str, which: str) -> None:
     make, outcomes = DISCRETE[name]
     old, new = make(), make()
     if which == "jensen_shannon" and name not in SINGLE:
-        with pytest.raises(MissingKLError, match=r"(MultiCategorical|Bernoulli)Distribution with [23] actions"):
+        with pytest.raises(MissingKLError, match=r"of [23] discrete actions is not known"):
             computed(which, old, new)
         return
     of_outcome, of_total = DENSITIES[which]
@@ -249,7 +249,7 @@ def test_a_registered_distribution_may_have_all() -> None:
     register_kl(Uniform, probabilities, distance, renyi=distance, jensen_shannon=lambda old, new: old[0])
     one, other = (Uniform(2).proba_distribution(th.tensor([p]).log()) for p in ([0.5, 0.5], [0.25, 0.75]))
     assert computed("renyi 2", one, other).item() == pytest.approx(0.5)
-    with pytest.raises(ValueError, match=r"Jensen-Shannon divergence registered for Uniform has the shape \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"divergence registered for Uniform has the shape \(1, 2\)"):
         computed("jensen_shannon", one, other)
 
 
