@@ -1,6 +1,5 @@
 """Atari games in ALE's vector environment behave as those of SB3's make_atari_env."""
 
-from functools import partial
 from typing import Any
 
 import ale_py
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
-from stable_baselines3.common.atari_wrappers import AtariWrapper, EpisodicLifeEnv
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
@@ -21,12 +20,10 @@ from sb3_ppo_variants.envs import (
     check_frame_skip,
     make_ale_vec_env,
     make_envpool_vec_env,
-    make_gymnasium_vec_env,
 )
 
 gym.register_envs(ale_py)
 BREAKOUT = "BreakoutNoFrameskip-v4"
-wrapped = partial(make_gymnasium_vec_env, wrapper_class=AtariWrapper)
 
 
 def step(venv: VecEnv, action: int) -> tuple[Any, float, bool, dict[str, Any]]:
@@ -210,11 +207,3 @@ def test_frame_skip() -> None:
     check_frame_skip("ALE/Breakout-v5", frame_skip=1)
     with pytest.raises(ArgumentError, match="'MsPacmanNoFrameskip-v4'"):
         check_frame_skip("ALE/MsPacman-v5")
-
-
-def test_frames_that_are_skipped_once() -> None:
-    wrapped(f"ale_py:{BREAKOUT}").close()
-    wrapped("ALE/Breakout-v5", env_kwargs={"frameskip": 1}).close()
-    wrapped("ALE/Breakout-v5", wrapper_kwargs={"frame_skip": 1}).close()
-    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean: `Breakout"):
-        wrapped("ALE/Brickout-v5")
