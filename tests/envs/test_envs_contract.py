@@ -28,12 +28,12 @@ from sb3_ppo_variants.envs import (
 N_ENVS = 3
 
 
-def native(n_envs: int = 1, seed: int | None = None, monitor_dir: Path | None = None, env_kwargs: Any = None) -> VecEnv:
+def native(n_envs: int = 1, seed: int | None = None, monitor_dir: str | None = None, env_kwargs: Any = None) -> VecEnv:
     """Wrap the vector environment that gymnasium has for an id."""
     env = GymnasiumVecEnv(gym.make_vec("CartPole-v1", n_envs, "vector_entry_point", **(env_kwargs or {})))
     env.seed(seed)
     env.action_space.seed(seed)
-    return VecMonitor(env, monitor_dir and str(Path(monitor_dir) / "0"))
+    return VecMonitor(env, None if monitor_dir is None else str(Path(monitor_dir) / "0"))
 
 
 MODES = {f"-{mode.value}": {"autoreset_mode": mode} for mode in AutoresetMode}

@@ -175,10 +175,7 @@ def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
 
 NOISE = partial(NoiseEnv, BOX)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *(
-        ({"timeout": each}, "timeout=.* is not allowed; allowed: seconds > 0 and at.*, or None")
-        for each in (1e7, 0, "5")
-    ),
+    *(({"timeout": each}, "timeout=.* is not allowed; allowed: .*or None") for each in (0, "5")),
     ({"n_workers": 0}, r"n_workers=.* is not allowed"),
     ({"env_fns": []}, r"env_fns=\[\] is not allowed; allowed: a list of at least one function"),
     ({"env_fns": [NoiseEnv(BOX)]}, r"env_fns=.* is not allowed; allowed: .*each of which creates an env"),
@@ -193,7 +190,7 @@ def test_a_wrong_argument(arguments: Any, message: str) -> None:
 
 
 def test_a_worker_that_takes_too_long_to_start() -> None:
-    with pytest.raises(WorkerError, match=r"environment 0 was not ready within 0\.5 seconds: it may still import"):
+    with pytest.raises(WorkerError, match=r"environment 0 did not answer within 0\.5 seconds; the first answer"):
         SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=np.float32(0.5))  # type: ignore[list-item, arg-type]
 
 
