@@ -189,15 +189,3 @@ class Remembers(Tells):
     def step(self, action: Any) -> Any:
         self.taken = [*getattr(self, "taken", []), int(action)]
         return super().step(action)
-
-
-def test_a_second_signal_does_not_wait_for_a_worker_of_sb3_that_hangs() -> None:
-    env = SubprocVecEnv([Tells, partial(Tells, 60.0)], start_method="fork")
-    for seconds in (1.0, 1.5):
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        model_for(env).learn(1000)
-    assert time.monotonic() - start < 10
-    for process in env.processes:
-        process.kill()

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -192,16 +191,6 @@ def test_a_wrong_argument(arguments: Any, message: str) -> None:
 def test_a_worker_that_takes_too_long_to_start() -> None:
     with pytest.raises(WorkerError, match=r"environment 0 did not answer within 0\.5 seconds; the first answer"):
         SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=np.float32(0.5))  # type: ignore[list-item, arg-type]
-
-
-def test_a_worker_that_can_not_be_started() -> None:
-    """The workers before it exit immediately, not only when the error is garbage-collected."""
-    lock: Any = threading.Lock()
-    before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(TypeError, match="pickle"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX), partial(NoiseEnv, lock)], start_method="spawn", n_workers=2)
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not [process for process in left if "spawn_main" in " ".join(process.cmdline())]
 
 
 class HangsInC(NoiseEnv):
