@@ -51,11 +51,6 @@ GAME_ARGUMENTS = (
     *("frameskip", "repeat_action_probability", "full_action_space", "continuous", "continuous_action_threshold"),
     *("max_num_frames_per_episode", "num_threads", "thread_affinity_offset", "use_fire_reset"),
 )
-# EnvPool's arguments that others set, or that would change the episode statistics of Atari games.
-NOT_FOR_ENVPOOL = {
-    **{"num_envs": "n_envs", "batch_size": "n_envs", "seed": "seed", "env_seed": "seed"},
-    **{"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"},
-}
 
 
 def make_gymnasium_vec_env(
@@ -262,13 +257,10 @@ def make_envpool_vec_env(
     try:
         import envpool
     except ImportError as error:
-        hint = installation("envpool")
-        raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
+        problem = "EnvPool is not installed; with Python 3.11 or newer, run"
+        raise ImportError(f"{problem}: {installation('envpool')}") from error
     if env_id not in envpool.list_all_envs():
-        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
-    for name, instead in NOT_FOR_ENVPOOL.items():
-        if (env_kwargs or {}).get(name):
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead} instead")
+        refuse("env_id", env_id, "one of envpool.list_all_envs()")
     make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **(env_kwargs or {}))
     venv = EnvPoolVecEnv(lambda seed: make(seed=seed))
     return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)

@@ -165,20 +165,6 @@ def test_a_wrong_last_observation(value: Any) -> None:
         small(env=VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
-@pytest.mark.parametrize("vec_env", ["DummyVecEnv", "our workers"])
-@pytest.mark.parametrize("info", [None, []])
-def test_the_info_at_the_end_of_an_episode_behind_a_monitor(info: Any, vec_env: str) -> None:
-    class Ends(NoiseEnv):
-        def step(self, action: Any) -> Any:
-            *others, truncated, _ = super().step(action)
-            return *others, truncated, info if truncated else {}
-
-    env: VecEnv = VEC_ENVS[vec_env]([lambda: Monitor(Ends(BOX))])
-    with pytest.raises(EnvOutputError, match=r"^the info of environment 0 at step 6 is .*, but must be a dict"):
-        small(env=env).learn(32)
-    env.close()
-
-
 def fails(reward: Any) -> Any:
     raise TypeError("of the wrapper")
 

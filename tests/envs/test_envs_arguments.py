@@ -47,8 +47,6 @@ CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
         (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"episodic_life": True}), "only frameskip, .* wrapper_kwargs"),
         (partial(make_envpool_vec_env, "CartPole-v1", 0), "n_envs=0"),
         (partial(make_envpool_vec_env, "CartPole-v99"), r"'CartPole-v99'.*envpool.list_all_envs\(\)"),
-        (partial(make_envpool_vec_env, "CartPole-v1", env_kwargs={"num_envs": 3}), "not contain 'num_envs': use"),
-        (partial(make_envpool_vec_env, "Pong-v5", env_kwargs={"reward_clip": True}), "use VecClipReward instead"),
     ],
 )
 def test_arguments_of_the_factories(make: Callable[[], Any], message: str) -> None:
@@ -95,18 +93,6 @@ def test_the_autoreset_mode_must_be_known() -> None:
     for known in (AutoresetMode.DISABLED, "Disabled"):
         assert GymnasiumVecEnv(Undeclared(), known).num_envs == 2
     assert GymnasiumVecEnv(Declared("Disabled"), AutoresetMode.DISABLED).num_envs == 2
-
-
-def test_the_mode_of_another_environment_does_not_count() -> None:
-    """ALE writes its mode into a dictionary that all vector environments share."""
-    from ale_py.vector_env import AtariVectorEnv
-
-    first = AtariVectorEnv("pong", 1, autoreset_mode="NextStep")
-    AtariVectorEnv("pong", 1, autoreset_mode="SameStep")
-    assert first.metadata["autoreset_mode"] is Undeclared.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    GymnasiumVecEnv(first, AutoresetMode.NEXT_STEP)
-    with pytest.raises(ArgumentError, match="autoreset_mode"):
-        GymnasiumVecEnv(Undeclared())
 
 
 def test_a_reset_that_heeds_no_mask() -> None:

@@ -116,21 +116,6 @@ def test_signals_at_any_time(kind: str, n_times: int) -> None:
             goes_on(model)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("ours", "gymnasium's") else pytest.mark.slow) for kind in KINDS]
-)
-def test_a_signal_while_it_waits(kind: str) -> None:
-    """Nearly all of the time is spent waiting. No environment is lost."""
-    with made(kind, 0.1) as env:
-        model = model_for(env)
-        for seconds in (0.7, 1.1):
-            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                model.learn(1000, reset_num_timesteps=False)
-            goes_on(model)
-
-
 def test_a_signal_to_all_processes_of_the_terminal() -> None:
     with made("ours", 0.1) as env:
         model = model_for(env)

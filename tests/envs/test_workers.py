@@ -162,16 +162,6 @@ def test_learning_after_closing() -> None:
         model.learn(8)
 
 
-def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
-    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
-    env.reset()
-    env.step_async(np.zeros((1, 2)))
-    env.get_attr("spec")
-    with pytest.raises(WorkerError, match=r"environment 0 has no command to answer: call step_async\(\) before"):
-        env.step_wait()
-    env.close()
-
-
 NOISE = partial(NoiseEnv, BOX)
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({"timeout": each}, "timeout=.* is not allowed; allowed: .*or None") for each in (0, "5")),
