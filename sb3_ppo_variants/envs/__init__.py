@@ -12,16 +12,13 @@ from sb3_ppo_variants.envs.making import (
     make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
-from sb3_ppo_variants.envs.mujoco.simulations import MujocoTask, Simulations
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 __all__ = [
     "ActionsAsDrawn",
     "GymnasiumVecEnv",
-    "MujocoTask",
     "MujocoVecEnv",
     "SafeSubprocVecEnv",
-    "Simulations",
     "VecClipReward",
     "VecEpisodicLife",
     "check_frame_skip",

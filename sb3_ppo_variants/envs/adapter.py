@@ -203,23 +203,15 @@ class GymnasiumVecEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set the attribute of each environment to the value."""
-        if self._has_workers or not self._has_singles:
-            self._need_all(indices)
-        if self._has_singles:
-            self._ask("set_wrapper_attr", attr_name, value, indices=indices)
-        else:
-            self._need(attr_name)  # A new attribute would have no effect.
-            setattr(self._inner, attr_name, value)
+        self._check_reach("set_attr()", indices)
+        self._ask("set_wrapper_attr", attr_name, value, indices=indices)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call the method of each environment and return the results."""
-        if not self._has_singles:
-            kind = type(self._inner).__name__
-            raise NotImplementedError(f"{kind} has no single environments to call {method_name}() on")
+        self._check_reach(f"{method_name}()", indices)
         if self._has_workers:
-            self._need_all(indices)
             self._need(method_name)
             return self._ask(method_name, *method_args, **method_kwargs)
         return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
@@ -248,10 +240,11 @@ class GymnasiumVecEnv(VecEnv):
         if not self.has_attr(name):
             raise AttributeError(f"{self._inner} has no attribute {name!r}")
 
-    def _need_all(self, indices: VecEnvIndices) -> None:
-        where = list(self._get_indices(indices))
-        if where != list(range(self.num_envs)):
-            kind = type(self._inner).__name__
+    def _check_reach(self, call: str, indices: VecEnvIndices) -> None:
+        where, kind = list(self._get_indices(indices)), type(self._inner).__name__
+        if not self._has_singles:
+            raise NotImplementedError(f"{kind} has no single environments for {call}")
+        if self._has_workers and where != list(range(self.num_envs)):
             raise ArgumentError(f"indices={where} must be None: {kind} can only reach all environments at once")
 
 
@@ -274,18 +267,13 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
 
 # What gymnasium's vector environments return, as SB3 has it: rows, infos and ends of episodes.
 
-# gymnasium's wrappers that do not work here, and what to do instead, in SAME_STEP and in the other modes.
-LISTS: Mapping[type[VectorWrapper], str] = {DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos"}
-UNUSABLE: Mapping[bool, Mapping[type[VectorWrapper], str]] = {
-    # gymnasium refuses these too, but only if the metadata says that this is the mode.
-    True: {**LISTS, VectorObservationWrapper: "use another autoreset mode, or wrap the single environments"},
-    # If only some environments are reset, these raise an error or lose the returns of all.
-    False: {
-        **LISTS,
-        NormalizeObservation: "use SB3's VecNormalize",
-        NormalizeReward: "use SB3's VecNormalize, or AutoresetMode.SAME_STEP",
-        RecordEpisodeStatistics: "use SB3's VecMonitor, or AutoresetMode.SAME_STEP",
-    },
+# gymnasium's wrappers that do not work here, and what to do instead. Most lose what they know of all environments when
+# some are reset.
+UNUSABLE: Mapping[type[VectorWrapper], str] = {
+    DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos",
+    NormalizeObservation: "use SB3's VecNormalize",
+    NormalizeReward: "use SB3's VecNormalize",
+    RecordEpisodeStatistics: "use SB3's VecMonitor",
 }
 
 # Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
@@ -365,17 +353,14 @@ def _values(values: Any, n_envs: int) -> list[Any]:
 def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
     """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
     reset_infos = {}
-    # RecordEpisodeStatistics puts the statistics of the old episode into the info of the new one.
-    keys = [wrapper._stats_key for wrapper in _wrappers(env) if isinstance(wrapper, RecordEpisodeStatistics)]
     for i, info in enumerate(infos):
         # ALE fills final_obs for all environments; it is stale for those that are not done.
         final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
         if dones[i]:
             if final_observation is None:
                 raise ArgumentError(f"env={env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
-            statistics = {key: info.pop(key) for key in keys}
             reset_infos[i] = info
-            infos[i] = {**final_info, **statistics, "terminal_observation": final_observation}
+            infos[i] = {**final_info, "terminal_observation": final_observation}
     return reset_infos
 
 
@@ -417,19 +402,16 @@ def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpi
         # Without shared memory, the workers forget that they were reset, and reset again in the next step.
         raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     is_same_step = known is AutoresetMode.SAME_STEP
-    for wrapper in _wrappers(env):
-        for kind, instead in UNUSABLE[is_same_step].items():
-            # Only gymnasium's own environments remove the mask from the options before this wrapper sees it.
-            counts = kind is RecordEpisodeStatistics and not isinstance(inner, SyncVectorEnv | AsyncVectorEnv)
-            if isinstance(wrapper, kind) and not counts:
+    unusable = dict(UNUSABLE)
+    if is_same_step:  # gymnasium refuses these too, but only if the metadata says that this is the mode.
+        unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
+    wrapper = env
+    while isinstance(wrapper, VectorWrapper):
+        for kind, instead in unusable.items():
+            if isinstance(wrapper, kind):
                 raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {known}: {instead}")
+        wrapper = wrapper.env
     return reset_in_the_step if is_same_step else reset_at_once
-
-
-def _wrappers(env: VectorEnv) -> Iterator[VectorWrapper]:
-    while isinstance(env, VectorWrapper):
-        yield env
-        env = env.env
 
 
 def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:

@@ -26,7 +26,7 @@ from sb3_ppo_variants.envs.making import (
 )
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import make_mujoco_vec_env
-from sb3_ppo_variants.envs.mujoco.tasks import TASKS, is_registered_by
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, is_registered_by
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 
 WrapperClass = Callable[[gym.Env], gym.Env]
@@ -114,10 +114,10 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
 def _is_in_batches(spec: EnvSpec, env_kwargs: Arguments) -> bool:
     """Whether MuJoCo's batches are installed and can simulate an environment."""
     installed = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
-    known = spec.id in TASKS and is_registered_by(spec, "gymnasium")
-    # A model of the user's may be one that batches refuse.
-    usual = env_kwargs.get("render_mode") in (None, "rgb_array") and "xml_file" not in env_kwargs
-    return installed and known and usual
+    if not installed or spec.id not in TASKS or not is_registered_by(spec, "gymnasium"):
+        return False
+    given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
+    return given <= arguments_of(spec)[1].keys()
 
 
 def _is_in_envpool(spec: EnvSpec) -> bool:

@@ -85,7 +85,7 @@ def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedT
 
 
 class Block:
-    """Arrays with a row for each environment, in memory that several processes share.
+    """Actions, and the results of steps, with a row for each environment, in memory that several processes share.
 
     :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
     """
@@ -94,21 +94,7 @@ class Block:
         sizes = _sizes(types, n_envs)
         shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
         arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
-        self.actions, *self._results = arrays
-
-    def takes(self, actions: object) -> bool:
-        """Whether the actions are an array of the shape and type of :attr:`actions`."""
-        own = self.actions
-        return isinstance(actions, np.ndarray) and actions.dtype == own.dtype and actions.shape == own.shape
-
-    def put(self, rows: slice, results: Sequence[np.ndarray]) -> None:
-        """Write the rewards, ends and parts of observations of some environments."""
-        for array, new in zip(self._results, results, strict=True):
-            array[rows] = new
-
-    def take(self) -> list[np.ndarray]:
-        """Take a copy of what all environments returned."""
-        return [array.copy() for array in self._results]
+        self.actions, *self.results = arrays
 
 
 def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
@@ -150,11 +136,8 @@ class WorkerEnvs:
         self.spaces = self._envs[0].observation_space, self._envs[0].action_space
         self._check = OutputCheck(self.spaces[0], len(self._envs))
         self._rows = slice(first, first + len(self._envs))
-        self._block: Block | None = None
-
-    def share(self, block: Block) -> None:
-        """Read actions from shared memory if a command has none, and write the numbers of steps there."""
-        self._block = block
+        self.block: Block | None = None
+        """Where actions come from if a command has none, and where the numbers of steps go."""
 
     def answer(self, command: str, data: Any) -> object:
         """Do what a command says, and return the answer."""
@@ -163,18 +146,13 @@ class WorkerEnvs:
         if command == "reset":
             return self._reset(*data)
         if command == "describe":
-            return *self.spaces, self._types()
+            return self.spaces
         indices, arguments = data
         answers = []
         for i in indices:
             self._current.value = i
             answers.append(ASKED[command](self._envs[i - self._first], arguments))
         return answers
-
-    def _types(self) -> SharedTypes | None:
-        """Find out what the environments share; ``None`` if they differ."""
-        first, *others = [shared_types(env.observation_space, env.action_space) for env in self._envs]
-        return first if all(other == first for other in others) else None
 
     def _step(self, actions: Sequence[object] | None) -> Stepped | None:
         """Step each environment, and reset it if its episode ended."""
@@ -183,8 +161,8 @@ class WorkerEnvs:
         begun: dict[int, Info] = {}
         taken: Any = actions
         if actions is None:
-            assert self._block is not None
-            taken = self._block.actions[self._rows].copy()  # The environments may keep them.
+            assert self.block is not None
+            taken = self.block.actions[self._rows].copy()  # The environments may keep them.
         for i, (env, action) in enumerate(zip(self._envs, taken, strict=True), start=self._first):
             self._current.value = i
             try:
@@ -204,9 +182,10 @@ class WorkerEnvs:
             if len(info) > 1 or info["TimeLimit.truncated"]:
                 infos[i] = info
         results = [np.array(rewards, np.float32), np.array(dones), *self._stack(observations)]
-        if self._block is None:
+        if self.block is None:
             return Stepped(results, infos, begun)
-        self._block.put(self._rows, results)
+        for array, new in zip(self.block.results, results, strict=True):
+            array[self._rows] = new
         return Stepped(None, infos, begun) if infos or begun else None
 
     def _begin(self, env: gym.Env, env_index: int, **arguments: Any) -> tuple[Any, Info]:
@@ -262,7 +241,7 @@ def _answer_all(child: Connection, group: WorkerEnvs) -> None:
                 break
             if command == "share":
                 memory = recv_handle(child)
-                group.share(Block(memory, *data))
+                group.block = Block(memory, *data)
                 os.close(memory)
             answer = None if command == "share" else group.answer(command, data)
             child.send_bytes(NONE_MESSAGE if answer is None else ForkingPickler.dumps(answer))

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from inspect import signature
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec, VectorizeMode
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import TransformObservation
@@ -23,17 +22,16 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv, Infos, take_rows
 from sb3_ppo_variants.envs.outputs import Info
-from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 
 Arguments: TypeAlias = dict[str, Any]
-MODES = [mode.value for mode in VectorizeMode]
+VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 MAKING_RULES = {
     "n_envs": COUNT,
     "seed": RULES["seed"],
     "n_stack": COUNT,
-    "vectorization_mode": one_of(*MODES),
+    "vectorization_mode": one_of(*VECTOR_CLASSES),
 }
-VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 
 # The arguments of SB3's AtariWrapper: their defaults, and the rules for their values.
 DEFAULTS = {name: argument.default for name, argument in signature(AtariWrapper).parameters.items() if name != "env"}
@@ -45,7 +43,6 @@ WRAPPER_RULES = {
     "clip_reward": FLAG,
     "action_repeat_probability": FRACTION,
 }
-ONE_FRAME = "env_kwargs={'frameskip': 1}"
 # Defaults of AtariEnv, for ids that do not set these arguments.
 GAME_DEFAULTS = {"frameskip": 4, "repeat_action_probability": 0.25}
 
@@ -54,71 +51,37 @@ GAME_ARGUMENTS = (
     *("frameskip", "repeat_action_probability", "full_action_space", "continuous", "continuous_action_threshold"),
     *("max_num_frames_per_episode", "num_threads", "thread_affinity_offset", "use_fire_reset"),
 )
-# EnvPool's arguments that others set, or that would change the episode statistics of Atari games.
-NOT_FOR_ENVPOOL = {
-    **{"num_envs": "n_envs", "batch_size": "n_envs", "seed": "seed", "env_seed": "seed"},
-    **{"episodic_life": "VecEpisodicLife", "reward_clip": "VecClipReward"},
-}
 
 
 def make_gymnasium_vec_env(
     env_id: str | Callable[..., gym.Env],
     n_envs: int = 1,
     seed: int | None = None,
-    start_index: int = 0,
-    monitor_dir: str | None = None,
-    wrapper_class: Callable[[gym.Env], gym.Env] | None = None,
-    env_kwargs: Arguments | None = None,
     vectorization_mode: str = "sync",
     vec_env_kwargs: Arguments | None = None,
-    monitor_kwargs: Arguments | None = None,
-    wrapper_kwargs: Arguments | None = None,
+    **arguments: Any,
 ) -> VecEnv:
     """Create environments as SB3's ``make_vec_env`` does, but in one of gymnasium's vector environments.
 
-    The arguments that are not listed are those of ``make_vec_env``.
-
-    :param env_id: id of the environment or, with ``"sync"`` and ``"async"``, a function that creates it
-    :param start_index: index of the first environment in the names of monitor files
-    :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
-    :param wrapper_class: wrapper around each environment; not with ``"vector_entry_point"``
+    :param env_id: id of the environment, or a function that creates it
+    :param n_envs: number of environments, >= 1
+    :param seed: seed of the first environment, incremented for each further one
     :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` steps
-        each in its own process, and ``"vector_entry_point"`` uses the vector environment registered for the id
-    :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``; not with ``"vector_entry_point"``
-    :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ``"vector_entry_point"``
-    :raises ArgumentError: if a value is not allowed, or an Atari game and its ``AtariWrapper`` would both skip frames
-    :raises gymnasium.error.Error: if there is no such id, or no vector environment for it
+        each in its own process
+    :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``
+    :param arguments: further arguments of ``make_vec_env``, such as ``wrapper_class`` and ``monitor_dir``
+    :raises ArgumentError: if a value is not allowed
+    :raises gymnasium.error.Error: if there is no such id
     """
     check_arguments({"n_envs": n_envs, "seed": seed, "vectorization_mode": vectorization_mode}, MAKING_RULES)
-    if wrapper_class is AtariWrapper and isinstance(env_id, str):
-        with suppress(gym.error.Error, ImportError):  # gym.make will report what is wrong with the id.
-            if is_atari(spec_of(env_id)):
-                check_frame_skip(env_id, {**DEFAULTS, **(wrapper_kwargs or {})}["frame_skip"], env_kwargs)
-    if vectorization_mode not in VECTOR_CLASSES:
-        unusable = {"wrapper_class": wrapper_class, "wrapper_kwargs": wrapper_kwargs, "vec_env_kwargs": vec_env_kwargs}
-        for name, value in unusable.items():
-            if value:
-                raise ArgumentError(f"{name}={value!r} cannot be used with vectorization_mode='vector_entry_point'")
-        return seed_and_monitor(_native(env_id, n_envs, env_kwargs), seed, monitor_dir, monitor_kwargs, start_index)
-    if wrapper_kwargs and wrapper_class is None:
-        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} are arguments of wrapper_class, which is None")
-    wrap = partial(wrapper_class, **(wrapper_kwargs or {})) if wrapper_class else None
-    make: Any = partial(_vectorized, VECTOR_CLASSES[vectorization_mode], **(vec_env_kwargs or {}))
-    return make_vec_env(env_id, n_envs, seed, start_index, monitor_dir, wrap, env_kwargs, make, None, monitor_kwargs)
-
-
-def _native(env_id: str | Callable[..., gym.Env], n_envs: int, env_kwargs: Arguments | None) -> GymnasiumVecEnv:
-    if not isinstance(env_id, str):
-        raise ArgumentError(f"env_id={env_id!r} must be an id with vectorization_mode='vector_entry_point'")
-    if is_atari(spec_of(env_id)):
-        # ALE would clip rewards before the episode statistics see them.
-        raise ArgumentError(f"env_id={env_id!r} is an Atari game: use make_ale_vec_env")
-    return GymnasiumVecEnv(gym.make_vec(env_id, n_envs, "vector_entry_point", **(env_kwargs or {})))
-
-
-def _vectorized(make: Callable[..., VectorEnv], env_fns: list[Callable[[], gym.Env]], **kwargs: Any) -> GymnasiumVecEnv:
     # In SAME_STEP mode, a reset needs no extra message to the workers.
-    return GymnasiumVecEnv(make(env_fns, **{"autoreset_mode": AutoresetMode.SAME_STEP, **kwargs}))
+    of_vector = {"autoreset_mode": AutoresetMode.SAME_STEP, **(vec_env_kwargs or {})}
+
+    def adapted(env_fns: list[Callable[[], gym.Env]]) -> GymnasiumVecEnv:
+        return GymnasiumVecEnv(VECTOR_CLASSES[vectorization_mode](env_fns, **of_vector))
+
+    make: Any = adapted
+    return make_vec_env(env_id, n_envs, seed, vec_env_cls=make, **arguments)
 
 
 def make_ale_vec_env(
@@ -153,11 +116,10 @@ def make_ale_vec_env(
         skipped twice
     """
     check_arguments({"n_envs": n_envs, "seed": seed, "n_stack": n_stack}, MAKING_RULES)
-    wrapper_kwargs = wrapper_kwargs or {}
-    if wrapper_kwargs.keys() - WRAPPER_RULES:
-        raise ArgumentError(f"wrapper_kwargs={wrapper_kwargs} may contain only {', '.join(WRAPPER_RULES)}")
-    check_arguments(wrapper_kwargs, WRAPPER_RULES)
-    wrapper = {**DEFAULTS, **wrapper_kwargs}
+    if (wrapper_kwargs or {}).keys() - WRAPPER_RULES:
+        refuse("wrapper_kwargs", wrapper_kwargs, f"only {', '.join(WRAPPER_RULES)}")
+    check_arguments(wrapper_kwargs or {}, WRAPPER_RULES)
+    wrapper = {**DEFAULTS, **(wrapper_kwargs or {})}
     size = wrapper["screen_size"]
     # The single channel of greyscale frames is last, as SB3's WarpFrame has it.
     env = TransformObservation(
@@ -180,19 +142,18 @@ def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: Arguments | N
     :param env_kwargs: arguments of the game
     :raises ArgumentError: if both skip frames (the message says what to use instead), or if there is no such game
     """
-    env_kwargs = env_kwargs or {}
     spec = _spec(env_id)
-    inside = {**GAME_DEFAULTS, **spec.kwargs, **env_kwargs}["frameskip"]
+    inside = {**GAME_DEFAULTS, **spec.kwargs, **(env_kwargs or {})}["frameskip"]
     if frame_skip > 1 and inside != 1:
-        instead = ONE_FRAME if "frameskip" in env_kwargs else _without_frame_skip(spec)
-        game = f"env_id={env_id!r} with env_kwargs={env_kwargs}" if env_kwargs else f"env_id={env_id!r}"
-        raise ArgumentError(f"{game} skips {inside} frames, and the wrapper skips {frame_skip} again: use {instead}")
+        game = f"env_id={env_id!r}" + (f" with env_kwargs={env_kwargs}" if env_kwargs else "")
+        problem = f"{game} skips {inside} frames, and the wrapper skips {frame_skip} again"
+        raise ArgumentError(f"{problem}: use {_without_frame_skip(spec)}")
 
 
 def _without_frame_skip(spec: EnvSpec) -> str:
     """Say how to create the game without frame skipping, for a message. Not every game has an id for that."""
     other = f"{spec.name}NoFrameskip-v4"
-    return f"'{other}', or {ONE_FRAME}" if other in gym.registry else ONE_FRAME
+    return (f"'{other}', or " if other in gym.registry else "") + "env_kwargs={'frameskip': 1}"
 
 
 def register_games() -> None:
@@ -217,8 +178,7 @@ def _spec(env_id: str) -> EnvSpec:
 
 def _atari_vector_env(env_id: str, n_envs: int, wrapper: Arguments, env_kwargs: Arguments) -> VectorEnv:
     if env_kwargs.keys() - {*GAME_ARGUMENTS}:
-        others = "n_envs, n_stack and wrapper_kwargs decide about the rest"
-        raise ArgumentError(f"env_kwargs={env_kwargs} may contain only {', '.join(GAME_ARGUMENTS)}: {others}")
+        refuse("env_kwargs", env_kwargs, f"only {', '.join(GAME_ARGUMENTS)}; wrapper_kwargs decide about the rest")
     check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
     from ale_py.vector_env import AtariVectorEnv
 
@@ -297,13 +257,10 @@ def make_envpool_vec_env(
     try:
         import envpool
     except ImportError as error:
-        hint = installation("envpool")
-        raise ImportError(f"EnvPool is not installed; with Python 3.11 or newer, run: {hint}") from error
+        problem = "EnvPool is not installed; with Python 3.11 or newer, run"
+        raise ImportError(f"{problem}: {installation('envpool')}") from error
     if env_id not in envpool.list_all_envs():
-        raise ArgumentError(f"env_id={env_id!r} must be one of envpool.list_all_envs()")
-    for name, instead in NOT_FOR_ENVPOOL.items():
-        if (env_kwargs or {}).get(name):
-            raise ArgumentError(f"env_kwargs={env_kwargs} must not contain {name!r}: use {instead} instead")
+        refuse("env_id", env_id, "one of envpool.list_all_envs()")
     make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **(env_kwargs or {}))
     venv = EnvPoolVecEnv(lambda seed: make(seed=seed))
     return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)
@@ -328,15 +285,12 @@ def is_atari(spec: EnvSpec) -> bool:
     return str(spec.entry_point).startswith("ale_py")
 
 
-def seed_and_monitor(
-    venv: VecEnv, seed: int | None, monitor_dir: str | None, kwargs: Arguments | None, start_index: int = 0
-) -> VecMonitor:
-    """Seed environments and wrap them in a ``VecMonitor``, which writes ``<start_index>.monitor.csv``."""
+def seed_and_monitor(venv: VecEnv, seed: int | None, folder: str | None, arguments: Arguments | None) -> VecMonitor:
+    """Seed environments and wrap them in a ``VecMonitor``, which writes ``0.monitor.csv`` if there is a folder."""
     venv.seed(seed)
     if seed is not None:
         venv.action_space.seed(seed)
-    filename = None if monitor_dir is None else os.path.join(monitor_dir, str(start_index))
-    return VecMonitor(venv, filename, **(kwargs or {}))
+    return VecMonitor(venv, folder and os.path.join(folder, "0"), **(arguments or {}))
 
 
 class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):

@@ -20,7 +20,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.arguments import COUNT, POSITIVE, Rule
+from sb3_ppo_variants.arguments import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import (
     NO_INFO,
@@ -30,6 +30,7 @@ from sb3_ppo_variants.envs.in_worker import (
     SharedTypes,
     Stepped,
     open_memory,
+    shared_types,
     work,
 )
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
@@ -44,9 +45,7 @@ SECONDS_TO_END = 0.5
 SECONDS_AFTER_CLOSING = 1.0
 
 # The system takes milliseconds as a signed 32-bit integer.
-TIMEOUT = Rule(
-    "seconds > 0 and at most two million", lambda value: POSITIVE.accepts(value) and cast(float, value) <= 2e6
-)
+LONGEST_WAIT = 2e6
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):
@@ -67,7 +66,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     :param env_fns: functions that create the environments, at least one
     :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
         ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
-    :param timeout: seconds that a worker may take to answer, > 0 and at most two million; ``None`` waits forever. The
+    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits forever. The
         first answer takes the time in which it starts, imports modules and creates its environments
     :param n_workers: number of processes, >= 1; ``None`` for one per core. At most one per environment is started, so
         choose the number of environments if they spend their time waiting, as for a network
@@ -82,7 +81,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         timeout: float | None = None,
         n_workers: int | None = None,
     ):
-        TIMEOUT.or_none().check("timeout", timeout)
+        POSITIVE.or_none().check("timeout", timeout)
         COUNT.or_none().check("n_workers", n_workers)
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
@@ -101,23 +100,21 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         bounds = [n_envs * i // n_started for i in range(n_started + 1)]
         try:
             for first, end in pairwise(bounds):
-                seconds = None if timeout is None else float(timeout)
-                self.remotes.append(Worker(context, env_fns[first:end], first, seconds))
+                self.remotes.append(Worker(context, env_fns[first:end], first, timeout))
                 self.processes.append(self.remotes[-1].process)
             for worker in self.remotes:
                 worker.send(("describe", None))
-            described = [worker.recv() for worker in self.remotes]
-            VecEnv.__init__(self, n_envs, *described[0][:2])
-            self._block = self._share([types for *_, types in described])
+            of_workers = [worker.recv() for worker in self.remotes]
+            VecEnv.__init__(self, n_envs, *of_workers[0])
+            types = shared_types(self.observation_space, self.action_space)
+            if types is not None and sys.platform != "win32":
+                self._block = self._share(types)
         except BaseException:
             self.close()
             raise
 
-    def _share(self, of_workers: Sequence[SharedTypes | None]) -> Block | None:
-        """Share memory with all workers, if there can be any and their environments have the same arrays."""
-        types = of_workers[0]
-        if sys.platform == "win32" or types is None or any(other != types for other in of_workers):
-            return None
+    def _share(self, types: SharedTypes) -> Block:
+        """Share memory with all workers."""
         memory = open_memory(types, self.num_envs)
         try:
             for worker in self.remotes:
@@ -137,7 +134,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
         # A worker whose last answer was dropped may still be reading the actions of that step.
         block = None if any(worker.owes for worker in self.remotes) else self._block
-        if block is not None and block.takes(actions):
+        own = None if block is None else (block.actions.shape, block.actions.dtype)
+        if block is not None and isinstance(actions, np.ndarray) and (actions.shape, actions.dtype) == own:
             block.actions[...] = actions
             for worker in self.remotes:
                 worker.send_bytes(STEP_MESSAGE)
@@ -157,7 +155,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
         if self._block is not None:
-            rewards, dones, *parts = self._block.take()
+            rewards, dones, *parts = [array.copy() for array in self._block.results]
         else:
             rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
         return self._observations(parts), rewards, dones, infos
@@ -249,7 +247,7 @@ class Worker:
         self.owes = False
         """Whether an answer is outstanding."""
         self._timeout = timeout
-        self._is_cut = self._hangs = self._has_answered = False
+        self._is_cut = self._hangs = False
         self._current: c_int = context.RawValue(c_int, first)
         self.pipe, child = context.Pipe()
         functions = [*map(CloudpickleWrapper, env_fns)]
@@ -292,10 +290,8 @@ class Worker:
         try:
             if not self._wait(self._timeout):
                 self._hangs = True
-                if self._has_answered:
-                    self._fail(f"did not answer within {self._timeout:g} seconds")
-                hint = "it may still import modules or create environments, for which a larger timeout leaves time"
-                self._fail(f"was not ready within {self._timeout:g} seconds: {hint}")
+                hint = "the first answer takes the time to import modules and create environments too"
+                self._fail(f"did not answer within {self._timeout:g} seconds; {hint}")
             with HELD:
                 self._is_cut = True
                 message = self.pipe.recv_bytes()
@@ -309,7 +305,6 @@ class Worker:
             if answer.wrong_output is None:
                 raise failure
             raise answer.wrong_output from failure
-        self._has_answered = True
         return answer
 
     def _check_whole(self) -> None:
@@ -356,7 +351,7 @@ def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None]
     poll.register(process.sentinel, select.POLLIN)
 
     def has_answered(seconds: float | None) -> bool:
-        ready = poll.poll(None if seconds is None else 1000 * seconds)
+        ready = poll.poll(None if seconds is None else int(1000 * min(seconds, LONGEST_WAIT)))
         if len(ready) == 1 and ready[0][0] != number:
             raise EOFError
         return bool(ready)

@@ -1,6 +1,5 @@
 """While a model trains, its environment is the same to callbacks and returns the same; afterwards it is as it was."""
 
-import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -11,8 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
-from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
@@ -26,7 +24,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
-from sb3_ppo_variants import NonFiniteError, PPOClip
+from sb3_ppo_variants import NonFiniteError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.envs.checked import checked_outputs
 
@@ -97,23 +95,6 @@ def test_the_same_steps_as_sb3(name: str, tells: bool, vec_env: Any) -> None:
         env.close()
 
 
-@pytest.mark.parametrize("wrap", [VecNormalize, lambda env: VecFrameStack(env, 2)])
-def test_the_same_steps_under_wrappers(wrap: Any) -> None:
-    theirs, ours = (run(wrap(envs("vector")), checked) for checked in (False, True))
-    np.testing.assert_equal(ours, theirs)
-
-
-@pytest.mark.parametrize("name", ["vector", "dict"])
-def test_what_was_returned_does_not_change_later(name: str) -> None:
-    env = envs(name)
-    with checked_outputs(env):
-        env.reset()
-        returned = env.step(np.zeros((3, 2)))
-        kept = deepcopy(returned)
-        env.step(np.ones((3, 2)))
-    np.testing.assert_equal(returned, kept)
-
-
 class Own(DummyVecEnv):
     """Overrides ``step_wait``."""
 
@@ -131,17 +112,6 @@ def test_a_step_of_its_own_is_taken_and_checked() -> None:
         own.envs[0].observation_space.sample = lambda: np.full(3, np.nan)  # type: ignore[assignment, misc]
         with pytest.raises(NonFiniteError, match="observation of environment 0"):
             own.step(np.zeros((1, 2)))
-
-
-def test_a_copy_steps_its_own_environments() -> None:
-    env: Any = DummyVecEnv([partial(NoiseEnv, BOX)] * 3)
-    with checked_outputs(env):
-        env.reset()
-        for copied in (deepcopy(env), pickle.loads(pickle.dumps(env))):
-            copied.reset()
-            copied.step(np.zeros((3, 2)))
-            assert [single.unwrapped._steps for single in copied.envs] == [1, 1, 1]
-    assert [single.unwrapped._steps for single in env.envs] == [0, 0, 0]
 
 
 MAKERS: list[Any] = [partial(NoiseEnv, BOX)] * 2
@@ -174,34 +144,6 @@ class Calls(BaseCallback):
         return True
 
 
-def seen_by_a_callback(callback: BaseCallback) -> list[Any]:
-    """Return the results of queries that any environment supports."""
-    env: Any = callback.training_env
-    env.set_attr("mine", 3, indices=[1])
-    return [
-        env.get_attr("observation_space"),
-        env.get_attr("mine", 1),
-        env.env_is_wrapped(Monitor),
-        env.reset_infos,
-        type(env.unwrapped),
-        (env.num_envs, env.observation_space, env.action_space, env.metadata, env.render_mode),
-        env.env_method("reset", seed=5)[0][1],
-    ]
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ENVS)
-def test_callbacks_see_what_they_do_in_sb3(name: str) -> None:
-    seen = []
-    for cls in (PPO, PPOClip):
-        env = ENVS[name]()
-        callback = Calls(seen_by_a_callback)
-        small(cls, env).learn(64, callback)
-        seen.append(callback.result)
-        env.close()
-    assert seen[0] == seen[1]
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("name", ENVS)
 def test_the_environment_is_left_as_it_was(name: str, fails: bool) -> None:
@@ -214,24 +156,4 @@ def test_the_environment_is_left_as_it_was(name: str, fails: bool) -> None:
     else:
         model.learn(64, callback)
     assert replaced(env) == [] and model.env is env and model.get_env() is env
-    env.close()
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_an_evaluation_with_normalization(fast: bool) -> None:
-    env, eval_env = (VecNormalize(VecMonitor(noise_envs(BOX))) for _ in range(2))
-    eval_env.training = False
-    callback = EvalCallback(eval_env, eval_freq=16, n_eval_episodes=2, verbose=0, warn=False)
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu", fast=fast)
-    model.learn(32, callback)
-    assert callback.n_calls == 16 and np.isfinite(callback.last_mean_reward)
-    np.testing.assert_equal(vars(eval_env.obs_rms), vars(env.obs_rms))
-
-
-@pytest.mark.parametrize("name", ["DummyVecEnv", "SafeSubprocVecEnv", "three wrappers"])
-def test_a_second_model_learns_on_the_same_environment(name: str) -> None:
-    env = ENVS[name]()
-    callback = Calls(lambda callback: small(env=callback.training_env).learn(64).num_timesteps)
-    assert small(env=env).learn(128, callback).num_timesteps == 128 and callback.result == 64
-    assert replaced(env) == []
     env.close()

@@ -11,10 +11,10 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.wrappers import TransformReward
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from helpers import BOX, VECTOR, NoiseEnv, flat_weights, small
-from sb3_ppo_variants import EnvOutputError, NonFiniteError, PPOClip
+from helpers import BOX, VECTOR, NoiseEnv, small
+from sb3_ppo_variants import EnvOutputError, NonFiniteError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 BYTES = spaces.Box(0, 255, (3,), np.uint8)
@@ -22,7 +22,6 @@ NUMBER = spaces.Discrete(4)
 NUMBERS = spaces.MultiDiscrete([2, 4])
 BITS = spaces.MultiBinary(3)
 DICT = spaces.Dict({"a": VECTOR, "b": NUMBER})
-PAIR = spaces.Tuple([VECTOR, VECTOR])
 A = np.zeros(3, np.float32)
 AT = 5
 
@@ -30,30 +29,22 @@ AT = 5
 WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "reward a string": (VECTOR, "reward", "1", "reward"),
     "reward None": (VECTOR, "reward", None, "reward"),
-    "reward complex": (VECTOR, "reward", 1j, "reward"),
     "reward in an array": (VECTOR, "reward", np.ones(1), "reward"),
-    "rewards of two": (VECTOR, "reward", np.ones(2), "reward"),
-    "reward an array of an object": (VECTOR, "reward", np.array(None), "reward"),
     "reward a difference of times": (VECTOR, "reward", np.timedelta64(1), "reward"),
     "terminated a string": (VECTOR, "terminated", "no", "terminated"),
     "terminated None": (VECTOR, "terminated", None, "terminated"),
     "terminated NaN": (VECTOR, "terminated", float("nan"), "terminated"),
-    "terminated an array": (VECTOR, "terminated", np.zeros(1, bool), "terminated"),
     "truncated 2": (VECTOR, "truncated", 2, "truncated"),
     "info None": (VECTOR, "info", None, "info"),
     "observation a number": (VECTOR, "observation", 0.5, "observation"),
     "observation in a row": (VECTOR, "observation", np.zeros((1, 3), np.float32), "observation"),
-    "observation too long": (VECTOR, "observation", np.zeros(4, np.float32), "observation"),
     "observation None": (VECTOR, "observation", None, "observation"),
     "observation of strings": (VECTOR, "observation", np.array(["1", "2", "3"]), "observation"),
-    "observation of objects": (VECTOR, "observation", np.array([None, 1, 2]), "observation"),
     "observation ragged": (VECTOR, "observation", [[1.0], 2.0, 3.0], "observation"),
     "observation of fractions for bytes": (BYTES, "observation", np.full(3, 0.5), "observation"),
     "observation too large for bytes": (BYTES, "observation", np.full(3, 256), "observation"),
     "observation NaN for bytes": (BYTES, "observation", np.full(3, np.nan), "observation"),
-    "number too large in a float": (NUMBER, "observation", 4.0, "observation"),
     "number too large": (NUMBER, "observation", 4, "observation"),
-    "number negative": (NUMBER, "observation", np.int64(-1), "observation"),
     "number in an array": (NUMBER, "observation", np.ones(1, np.int64), "observation"),
     "numbers too large": (NUMBERS, "observation", np.array([2, 0]), "observation"),
     "bits that are not": (BITS, "observation", np.array([0, 2, 0], np.int8), "observation"),
@@ -96,27 +87,7 @@ def right_and(space: spaces.Space, place: str, value: Any, vec_env: Any = DummyV
         env: gym.Env = cls(*arguments)
         return env if wrap is None else wrap(env)
 
-    env: VecEnv = vec_env([partial(made, NoiseEnv, BOX, deepcopy(space)), partial(made, Errs, space, place, value)])
-    return Joined(env) if isinstance(space, spaces.Tuple) else env
-
-
-class Joined(VecEnvWrapper):
-    """Joins the two parts of tuples, which no policy takes."""
-
-    def __init__(self, env: VecEnv):
-        super().__init__(env, spaces.Box(-1, 1, (6,)))
-
-    def reset(self) -> Any:
-        observations: Any = self.venv.reset()
-        return np.concatenate(observations, axis=1)
-
-    def step_wait(self) -> Any:
-        observations: Any
-        observations, rewards, dones, infos = self.venv.step_wait()
-        for info in infos:
-            if "terminal_observation" in info:
-                info["terminal_observation"] = np.concatenate(info["terminal_observation"])
-        return np.concatenate(observations, axis=1), rewards, dones, infos
+    return vec_env([partial(made, NoiseEnv, BOX, deepcopy(space)), partial(made, Errs, space, place, value)])
 
 
 VEC_ENVS: dict[str, Any] = {
@@ -126,21 +97,12 @@ VEC_ENVS: dict[str, Any] = {
 }
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(36)
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 @pytest.mark.parametrize("wrap", [None, Monitor])
 @pytest.mark.parametrize("vec_env", VEC_ENVS)
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_outputs_in_processes(name: str, vec_env: str, wrap: Any) -> None:
-    is_wrong(name, vec_env, wrap)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_outputs(name: str) -> None:
-    is_wrong(name, "DummyVecEnv", None)
-
-
-def is_wrong(name: str, vec_env: str, wrap: Any) -> None:
+def test_wrong_outputs(name: str, vec_env: str, wrap: Any) -> None:
     space, place, value, quantity = WRONG[name]
     in_sb3s = vec_env == "SB3's workers"
     if in_sb3s and (place in ("terminated", "info") or (wrap and place != "observation")):
@@ -203,78 +165,6 @@ def test_a_wrong_last_observation(value: Any) -> None:
         small(env=VecNormalize(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
 
 
-@pytest.mark.parametrize("wrapper", [lambda env: env, VecNormalize])
-def test_a_last_observation_too_large_for_the_type_of_the_space(wrapper: Any) -> None:
-    class Ends(NoiseEnv):
-        def step(self, action: Any) -> Any:
-            observation, *others = super().step(action)
-            return (np.array([0, 1e39, 0]) if self._steps == 7 else observation), *others
-
-    with pytest.raises(NonFiniteError, match="terminal observation of environment 0 at step 6 is not finite"):
-        small(env=wrapper(DummyVecEnv([partial(Ends, BOX)]))).learn(32)
-
-
-class TellsNothing(DummyVecEnv):
-    """Returns no infos."""
-
-    def __init__(self, ends: bool):
-        super().__init__([partial(NoiseEnv, BOX)] * 2)
-        self._ends = ends
-
-    def step_wait(self) -> Any:
-        observations, rewards, dones, _ = super().step_wait()
-        return observations, rewards, dones & self._ends, []
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_infos_are_missed_where_an_episode_ends(ends: bool) -> None:
-    model = small(env=TellsNothing(ends))
-    if not ends:
-        model.learn(32)
-        return
-    with pytest.raises(EnvOutputError, match=r"the info at step 12 is \[\], but must be a list with a dict for each"):
-        model.learn(32)
-
-
-class OtherTypes(DummyVecEnv):
-    """Returns a list of rewards, and dones that are floats."""
-
-    def step_wait(self) -> Any:
-        observations, rewards, dones, infos = super().step_wait()
-        return observations, rewards.tolist(), dones.astype(np.float32), infos
-
-
-def test_rewards_in_a_list_and_dones_that_are_floats() -> None:
-    weights = []
-    for vec_env in (DummyVecEnv, OtherTypes):
-        env = vec_env([partial(NoiseEnv, BOX, deepcopy(VECTOR))] * 2)
-        model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(32)
-        weights.append(flat_weights(model))
-    assert th.equal(*weights)
-
-
-@pytest.mark.parametrize("vec_env", VEC_ENVS)
-def test_a_part_of_a_tuple_that_is_not_finite(vec_env: str) -> None:
-    env = right_and(PAIR, "observation", (A, np.array([0, np.nan, 0], np.float32)), VEC_ENVS[vec_env])
-    with pytest.raises(NonFiniteError, match=r"the observation\[1\] of environment 1 at step 8 is not finite"):
-        small(env=env).learn(32)
-    env.close()
-
-
-@pytest.mark.parametrize("vec_env", ["DummyVecEnv", "our workers"])
-@pytest.mark.parametrize("info", [None, []])
-def test_the_info_at_the_end_of_an_episode_behind_a_monitor(info: Any, vec_env: str) -> None:
-    class Ends(NoiseEnv):
-        def step(self, action: Any) -> Any:
-            *others, truncated, _ = super().step(action)
-            return *others, truncated, info if truncated else {}
-
-    env: VecEnv = VEC_ENVS[vec_env]([lambda: Monitor(Ends(BOX))])
-    with pytest.raises(EnvOutputError, match=r"^the info of environment 0 at step 6 is .*, but must be a dict"):
-        small(env=env).learn(32)
-    env.close()
-
-
 def fails(reward: Any) -> Any:
     raise TypeError("of the wrapper")
 
@@ -292,46 +182,10 @@ def test_an_error_of_an_environment_or_a_wrapper_passes_on() -> None:
         small(env=DummyVecEnv([lambda: Monitor(TransformReward(NoiseEnv(BOX), fails))])).learn(32)
 
 
-def test_a_reward_that_a_wrapper_makes_right() -> None:
-    small(env=DummyVecEnv([lambda: Monitor(TransformReward(Errs(VECTOR, "reward", "1"), float))])).learn(32)
-
-
 @pytest.mark.parametrize("reward", [1e39, np.float32("inf"), 10**400])
 @pytest.mark.parametrize("vec_env", VEC_ENVS)
 def test_a_reward_too_large_for_single_precision(vec_env: str, reward: Any) -> None:
     env = right_and(VECTOR, "reward", reward, VEC_ENVS[vec_env])
     with pytest.raises(NonFiniteError, match="the reward of environment 1 at step 8 is not finite: "):
         small(env=env).learn(32)
-    env.close()
-
-
-class Plans(gym.Env):
-    """Looks ahead in a copy of itself, and takes a step of its own at a reset, whose outputs nobody else sees."""
-
-    observation_space = spaces.Box(0, 100, (1,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.time = -1
-        self.reward: float | None = None
-        observation = self.step(0, warm_up=True)[0]
-        self.reward = 1.0
-        return observation, {}
-
-    def step(self, action: Any, warm_up: bool = False) -> Any:
-        self.time += 1
-        return np.array([float(self.time)]), self.reward, False, False, {}
-
-    def plan(self) -> tuple[int, int]:
-        copied = deepcopy(self)
-        copied.step(0)
-        return copied.time, self.time
-
-
-@pytest.mark.parametrize("vec_env", ["DummyVecEnv", "our workers"])
-def test_what_an_environment_does_inside_is_its_own_business(vec_env: str) -> None:
-    env: VecEnv = VEC_ENVS[vec_env]([Plans])
-    env.reset()
-    assert env.env_method("plan") == [(1, 0)]
-    assert env.step(np.zeros(1, int))[0] == 1
     env.close()

@@ -14,10 +14,11 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor, load_results
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
     make_ale_vec_env,
     make_envpool_vec_env,
     make_gymnasium_vec_env,
@@ -25,6 +26,16 @@ from sb3_ppo_variants.envs import (
 )
 
 N_ENVS = 3
+
+
+def native(n_envs: int = 1, seed: int | None = None, monitor_dir: str | None = None, env_kwargs: Any = None) -> VecEnv:
+    """Wrap the vector environment that gymnasium has for an id."""
+    env = GymnasiumVecEnv(gym.make_vec("CartPole-v1", n_envs, "vector_entry_point", **(env_kwargs or {})))
+    env.seed(seed)
+    env.action_space.seed(seed)
+    return VecMonitor(env, None if monitor_dir is None else str(Path(monitor_dir) / "0"))
+
+
 MODES = {f"-{mode.value}": {"autoreset_mode": mode} for mode in AutoresetMode}
 BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
     f"{vectorization}{name}": partial(
@@ -33,7 +44,7 @@ BACKENDS: Mapping[str, Callable[..., VecEnv]] = {
     for vectorization in ("sync", "async")
     for name, mode in MODES.items()
 } | {
-    "native": partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="vector_entry_point"),
+    "native": native,
     "envpool": partial(make_envpool_vec_env, "CartPole-v1"),
     "envpool, cut off": partial(make_envpool_vec_env, "Pendulum-v1", env_kwargs={"max_episode_steps": 7}),
     "mujoco": partial(make_mujoco_vec_env, "InvertedPendulum-v5", env_kwargs={"max_episode_steps": 7}),
@@ -124,7 +135,7 @@ def test_seeds(make: Callable[..., VecEnv]) -> None:
 
 def test_the_native_poles_go_on_while_others_begin_anew() -> None:
     """The native environments match gymnasium's single CartPole from the same states."""
-    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, seed=0, vectorization_mode="vector_entry_point")
+    venv = native(N_ENVS, seed=0)
     poles: list[Any] = [gym.make("CartPole-v1").unwrapped for _ in range(N_ENVS)]
     for pole, observation in zip(poles, np.asarray(venv.reset()), strict=True):
         pole.reset()
@@ -235,18 +246,8 @@ def test_environments_are_within_reach(vectorization: str) -> None:
 
 
 def test_what_is_one_whole_has_its_own_attributes() -> None:
-    venv = make_gymnasium_vec_env("CartPole-v1", N_ENVS, vectorization_mode="vector_entry_point")
-    venv.set_attr("gravity", 5.0)
-    assert venv.get_attr("gravity", indices=0) == [5.0]
-    with pytest.raises(AttributeError, match="no attribute 'gravitation'"):
-        venv.set_attr("gravitation", 5.0)
-    with pytest.raises(ValueError, match="indices"):
-        venv.set_attr("gravity", 6.0, indices=[1])
-    with pytest.raises(NotImplementedError, match="no single environments"):
-        venv.env_method("reset")
-
-
-def test_attributes_are_those_of_the_pool_in_use() -> None:
-    venv = make_envpool_vec_env("CartPole-v1", N_ENVS, seed=7)
-    venv.reset()
-    assert venv.get_attr("config", indices=1)[0]["seed"] == 7
+    venv = native(N_ENVS)
+    assert venv.get_attr("gravity", indices=0) == [9.8]
+    for call in (partial(venv.set_attr, "gravity", 5.0), partial(venv.env_method, "reset")):
+        with pytest.raises(NotImplementedError, match="no single environments"):
+            call()

@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor, load_results
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
-from sb3_ppo_variants.envs import MujocoTask, Simulations, make_mujoco_vec_env
+from sb3_ppo_variants.envs import make_mujoco_vec_env
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 
 batch = pytest.importorskip("mujoco.batch")
@@ -95,13 +95,6 @@ def test_arguments(env_id: str) -> None:
     assert_same(ours, theirs, 150, random_controller(ours))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", IDS)
-def test_many_steps(env_id: str) -> None:
-    ours, theirs = pair(env_id)
-    assert_same(ours, theirs, 20_000, random_controller(ours))
-
-
 def test_seeds() -> None:
     ours, theirs = pair("Hopper-v5")
     assert_same(ours, theirs, 20, random_controller(ours))
@@ -109,17 +102,6 @@ def test_seeds() -> None:
     assert_same(ours, theirs, 20, random_controller(ours))
     # Without seeds, the generators go on.
     assert_same(ours, theirs, 20, random_controller(ours))
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("env_id", IDS)
-def test_training_is_the_same(env_id: str) -> None:
-    def train(env: VecEnv) -> PPOClip:
-        return PPOClip("MlpPolicy", VecNormalize(env), n_steps=40, batch_size=60, n_epochs=2, seed=5).learn(360)
-
-    weights = [train(env).policy.state_dict() for env in pair(env_id)]
-    for name, tensor in weights[0].items():
-        assert th.equal(tensor, weights[1][name]), name
 
 
 def test_an_exact_resume(tmp_path: Path) -> None:
@@ -174,41 +156,13 @@ def test_monitor_files(tmp_path: Path) -> None:
 
 
 def test_attributes() -> None:
-    env = make_mujoco_vec_env("Hopper-v5", N_ENVS, seed=0)
-    observations: Any = env.reset()
-    assert env.get_attr("dt") == [0.008] * N_ENVS
-    assert env.get_attr("spec")[0].id == "Hopper-v5"
-    np.testing.assert_array_equal(env.get_attr("data", 1)[0].qpos[1:], observations[1, :5])
-    assert env.has_attr("healthy_reward") and not env.has_attr("no_such_thing")
-    actions = np.ones((N_ENVS, 3), np.float32)
-    env.set_attr("ctrl_cost_weight", 2.0)
-    assert env.get_attr("ctrl_cost_weight", [0, 2]) == [2.0, 2.0]
-    assert [info["reward_ctrl"] for info in env.step(actions)[3]] == [-6.0] * N_ENVS
-    with pytest.raises(ArgumentError, match=r"attr_name='gravity'.*ctrl_cost_weight"):
-        env.set_attr("gravity", 0)
-    with pytest.raises(ArgumentError, match=r"indices=0.*share"):
-        env.set_attr("ctrl_cost_weight", 1.0, 0)
-    with pytest.raises(ArgumentError, match=r"exclude_current.*=False.*observation space"):
-        env.set_attr("exclude_current_positions_from_observation", False)
-    env.step(actions)
-    with pytest.raises(NotImplementedError, match=r"reset\(\)"):
-        env.env_method("reset", indices=0)
-    with pytest.warns(UserWarning, match="render_mode=None"):
-        assert env.get_images() == [None] * N_ENVS
-
-
-def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_mujoco_vec_env(
-        "Hopper-v5", 2, seed=0, env_kwargs={"render_mode": "rgb_array", "width": 64, "height": 48}
-    )
+    env = make_mujoco_vec_env("Hopper-v5", N_ENVS, env_kwargs={"healthy_reward": 2.0})
     env.reset()
-    try:
-        images: Any = env.get_images()
-    except Exception as error:
-        pytest.skip(f"no pictures here: {error}")
-    assert [image.shape for image in images] == [(48, 64, 3)] * 2
-    assert len(np.unique(images[0])) > 10
-    env.close()
+    assert env.get_attr("spec")[0].id == "Hopper-v5"
+    assert env.get_attr("healthy_reward", [0, 2]) == [2.0, 2.0] and not env.has_attr("no_such_thing")
+    for call in (lambda: env.env_method("reset", indices=0), lambda: env.set_attr("dt", 1), env.get_images):
+        with pytest.raises(NotImplementedError, match="use SB3's make_vec_env"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +176,7 @@ def test_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"env_kwargs": {"healthy_rewards": 1}}, "healthy_rewards.*healthy_reward"),
         ({"env_kwargs": {"frame_skip": 0}}, "frame_skip=0"),
         ({"env_kwargs": {"max_episode_steps": 0}}, "max_episode_steps=0"),
-        ({"env_kwargs": {"render_mode": "human"}}, "render_mode='human'.*rgb_array"),
+        ({"env_kwargs": {"render_mode": "rgb_array"}}, "render_mode.*use make_vec_env"),
     ],
 )
 def test_refused_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -282,112 +236,7 @@ def test_threads_end_with_the_environments() -> None:
         gc.enable()
 
 
-def test_a_forked_process_cannot_use_the_threads() -> None:
-    env = make_mujoco_vec_env("Hopper-v5", 4, n_threads=2)
-    env.reset()
-
-    def use() -> None:
-        for call in (env.reset, lambda: env.step(np.zeros((4, 3)))):
-            with pytest.raises(RuntimeError, match="threads do not exist in a forked process"):
-                call()
-
-    assert forked(use) == 0
-    env.step(np.zeros((4, 3)))
-
-
 def test_without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco.batch", None)
     with pytest.raises(ImportError, match=r"MuJoCo >= 4, which needs Python >= 3\.11: pip install"):
         make_mujoco_vec_env("Hopper-v5")
-
-
-# A cart that shall go to the right. From rest, a force f on a mass m gives the speed f t / m.
-CART = """
-<mujoco>
-  <option timestep="0.01" gravity="0 0 0"/>
-  <worldbody>
-    <body name="cart"><joint name="x" type="slide" axis="1 0 0"/><geom size="0.1" mass="2"/></body>
-    {more}
-  </worldbody>
-  <actuator><motor joint="x" ctrlrange="-1 1" gear="3"/></actuator>
-</mujoco>
-"""
-BALLS = '<body pos="0 {i} 0"><freejoint/><geom size="0.1"/></body>'
-
-
-def cart(folder: Path, more: str = "", **functions: Any) -> MujocoTask:
-    def reset(sims: Simulations, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        return rng.uniform(-sims.settings.noise, sims.settings.noise, 1), np.zeros(1)
-
-    def reward(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        progress = sims.qpos[:, 0] - sims.before
-        return progress - sims.terminated, {"progress": progress}
-
-    (folder / "cart.xml").write_text(CART.format(more=more))
-    parts: dict[str, Any] = {
-        "observe": lambda sims: np.concatenate((sims.qpos, sims.qvel), axis=1),
-        "reward": reward,
-        "reset": reset,
-        "terminated": lambda sims: sims.qpos[:, 0] > 0.005,
-        "track": lambda sims: sims.qpos[:, 0].copy(),
-    }
-    return MujocoTask(
-        str(folder / "cart.xml"), **{**parts, **functions}, frame_skip=2, max_episode_steps=6, settings={"noise": 0.0}
-    )
-
-
-def test_a_task_of_one_s_own(tmp_path: Path) -> None:
-    env = make_mujoco_vec_env(cart(tmp_path), 2, seed=0)
-    np.testing.assert_array_equal(np.asarray(env.reset()), np.zeros((2, 2)))
-    place = 0.0
-    for step in range(1, 7):
-        observations, rewards, dones, infos = env.step(np.array([[1.0], [0.0]]))
-        if step > 4:
-            continue
-        # The acceleration is 1.5, gear times control over mass. Euler's method adds the new velocity to the position.
-        n = 2 * step
-        old, place, speed = place, 1.5 * 0.01**2 * n * (n + 1) / 2, 1.5 * 0.01 * n
-        assert dones.tolist() == [place > 0.005, False]
-        last = infos[0]["terminal_observation"] if dones[0] else np.asarray(observations)[0]
-        np.testing.assert_allclose(last, [place, speed])
-        np.testing.assert_allclose(rewards, [place - old - dones[0], 0], rtol=1e-6)
-        np.testing.assert_allclose(infos[0]["progress"], place - old)
-    # The first one began anew after four steps, and the second one reached its time limit.
-    assert dones.tolist() == [False, True] and infos[1]["TimeLimit.truncated"]
-    assert infos[1]["episode"]["l"] == 6
-    env = make_mujoco_vec_env(cart(tmp_path), 2, seed=0, env_kwargs={"noise": 0.01, "max_episode_steps": 4})
-    assert PPOClip("MlpPolicy", env, n_steps=16, batch_size=16).learn(64).num_timesteps == 64
-
-
-def test_functions_with_other_shapes(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"observe has the shape \(1, 1\)"):
-        make_mujoco_vec_env(cart(tmp_path, observe=lambda sims: sims.qpos[:1]), 2)
-    with pytest.raises(ArgumentError, match="'speed' of the infos"):
-        make_mujoco_vec_env(cart(tmp_path, reward=lambda sims, actions: (np.zeros(2), {"speed": [1]})), 2)
-
-
-def test_fields_that_were_not_asked_for(tmp_path: Path) -> None:
-    steps = iter(range(10))
-
-    def terminated(sims: Simulations) -> np.ndarray:
-        return sims.qacc[:, 0] > 1 if next(steps) > 1 else np.zeros(2, bool)
-
-    env = make_mujoco_vec_env(cart(tmp_path, terminated=terminated), 2)
-    env.reset()
-    with pytest.raises(AttributeError, match="qacc of the simulations must be read in every call"):
-        for _ in range(3):
-            env.step(np.zeros((2, 1)))
-
-
-def test_sparse_models_with_the_faulty_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mujoco
-
-    # A model of 60 degrees of freedom or more is sparse.
-    balls = "".join(BALLS.format(i=i) for i in range(1, 11))
-    task = cart(tmp_path, balls)
-    monkeypatch.setattr(mujoco, "__version__", "4.0.0")
-    with pytest.raises(ArgumentError, match=r"cart.xml.*install MuJoCo >= 4\.0\.1"):
-        make_mujoco_vec_env(task)
-    monkeypatch.setattr(mujoco, "__version__", "4.0.1")
-    with pytest.raises(ArgumentError, match="reset's qpos"):
-        make_mujoco_vec_env(task)

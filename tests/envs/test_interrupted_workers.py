@@ -116,21 +116,6 @@ def test_signals_at_any_time(kind: str, n_times: int) -> None:
             goes_on(model)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("ours", "gymnasium's") else pytest.mark.slow) for kind in KINDS]
-)
-def test_a_signal_while_it_waits(kind: str) -> None:
-    """Nearly all of the time is spent waiting. No environment is lost."""
-    with made(kind, 0.1) as env:
-        model = model_for(env)
-        for seconds in (0.7, 1.1):
-            timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                model.learn(1000, reset_num_timesteps=False)
-            goes_on(model)
-
-
 def test_a_signal_to_all_processes_of_the_terminal() -> None:
     with made("ours", 0.1) as env:
         model = model_for(env)
@@ -189,15 +174,3 @@ class Remembers(Tells):
     def step(self, action: Any) -> Any:
         self.taken = [*getattr(self, "taken", []), int(action)]
         return super().step(action)
-
-
-def test_a_second_signal_does_not_wait_for_a_worker_of_sb3_that_hangs() -> None:
-    env = SubprocVecEnv([Tells, partial(Tells, 60.0)], start_method="fork")
-    for seconds in (1.0, 1.5):
-        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        model_for(env).learn(1000)
-    assert time.monotonic() - start < 10
-    for process in env.processes:
-        process.kill()

@@ -83,11 +83,3 @@ def test_an_environment_without_attributes_is_checkpointed(tmp_path: Path) -> No
     model.learn(96, ExactCheckpointCallback(48, tmp_path / "run", keep_last=None))
     resumed = PPOClip.resume(tmp_path / "run", OnlyAbstract())
     assert resumed.num_timesteps == 48
-
-
-@pytest.mark.filterwarnings("ignore:The `render_mode` attribute")
-def test_a_policy_with_masks_says_that_it_needs_them() -> None:
-    pytest.importorskip("sb3_contrib")
-    model = PPOClip("MaskableMlpPolicy", OverPoolWithoutConstructor(), **SMALL)
-    with pytest.raises(ArgumentError, match="needs action masks, but the environment has no action_masks"):
-        model.learn(48)

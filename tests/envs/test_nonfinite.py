@@ -9,7 +9,6 @@ import pytest
 import torch as th
 from faulty import AT_END, INF, N_ENVS, N_STEPS, NAN, WITHIN, Fault, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import (
     SubprocVecEnv,
     VecEnv,
@@ -20,7 +19,7 @@ from stable_baselines3.common.vec_env import (
 )
 
 from helpers import ACTION_SPACES, VECTOR
-from sb3_ppo_variants import NonFiniteError, PPOClip
+from sb3_ppo_variants import NonFiniteError
 
 PLACES = {
     "reward": ("reward", WITHIN),
@@ -137,17 +136,3 @@ def test_actions_too_large_for_single_precision(fast: bool) -> None:
         model.learn(N_STEPS * N_ENVS)
     assert th.equal(state(model), before)
     assert model.num_timesteps == (0 if fast else N_STEPS * N_ENVS)
-
-
-def test_in_a_rollout_the_part_of_an_observation_is_named() -> None:
-    class Spoils(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
-        def _on_rollout_end(self) -> None:
-            self.locals["rollout_buffer"].observations["reward"][1, 0] = NAN
-
-    space = spaces.Dict({"reward": VECTOR})
-    model = PPOClip("MultiInputPolicy", faulty_envs(None, observation_space=space), n_steps=8, batch_size=8)
-    with pytest.raises(NonFiniteError, match=r"the observation\['reward'\] of environment 0 at step"):
-        model.learn(64, callback=Spoils())

@@ -64,23 +64,6 @@ class SameArrays(DummyVecEnv):
 FRAME = np.zeros(1)
 
 
-class Framed(gym.Env):
-    """Draws on the same array as all environments of its process, as a simulator with one frame buffer does."""
-
-    observation_space = spaces.Box(0, 10, (1,), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, number: int):
-        self._number = number
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        FRAME[:] = self._number
-        return FRAME, {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return self.reset()[0], 0.0, False, False, {}
-
-
 def walks(vec_env: Callable[..., Any], reuse: str) -> Any:
     return vec_env([partial(Walk, reuse)] * 2)
 
@@ -98,19 +81,6 @@ def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str
     assert th.equal(flat_weights(model.learn(64)), expected)
 
 
-def test_sb3_itself_loses_the_end(expected: th.Tensor) -> None:
-    """Says when SB3 has mended this."""
-    assert not th.equal(flat_weights(PPO("MlpPolicy", walks(DummyVecEnv, "array"), **ARGUMENTS).learn(64)), expected)
-
-
 def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
     model = PPOClip("MlpPolicy", walks(SameArrays, "no"), fast=False, **ARGUMENTS)
     assert th.equal(flat_weights(model.learn(64)), expected)
-
-
-@pytest.mark.parametrize("vec_env", [DummyVecEnv, partial(SafeSubprocVecEnv, n_workers=1)])
-def test_environments_that_share_an_array_keep_their_observations(vec_env: Callable[..., Any]) -> None:
-    env = vec_env([partial(Framed, number) for number in range(3)])
-    for observations in (env.reset(), env.step(np.zeros(3, int))[0]):
-        assert observations.ravel().tolist() == [0, 1, 2]
-    env.close()

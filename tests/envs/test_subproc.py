@@ -1,19 +1,15 @@
 """What environments in workers return is what DummyVecEnv returns, and workers are scheduled as their user wants."""
 
-import os
-import sys
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
-from test_workers import processes_of
 
 from helpers import BOX, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import ArgumentError, PPOClip
@@ -145,36 +141,6 @@ def test_arrays_do_not_change_in_later_steps(start_method: str) -> None:
     np.testing.assert_equal(results, copies)
     assert [rewards.tolist() for _, rewards, _ in results] == [[i / 8] * 3 for i in range(4)]
     assert env.env_method("has_kept") == [[0, 1 / 8, 2 / 8, 3 / 8, 1]] * 3
-    env.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
-def test_shared_memory_has_no_name_that_could_be_left() -> None:
-    before = set(os.listdir("/dev/shm"))
-    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 2, start_method="fork", n_workers=2)
-    for process in (psutil.Process(), *processes_of(env)):
-        paths = [
-            each.path for each in process.memory_maps(grouped=False) if "sb3_ppo_variants.envs.in_worker" in each.path
-        ]
-        assert paths and all(path.startswith("/memfd:") for path in paths)
-    new = set(os.listdir("/dev/shm")) - before
-    assert all(name.startswith(("sem.loky", "joblib")) for name in new), "other tests may run beside this one"
-    env.close()
-
-
-class Scheduled(NoiseEnv):
-    """Tells how its process is scheduled."""
-
-    def scheduler(self) -> int:
-        return os.sched_getscheduler(0)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-def test_a_worker_that_wakes_up_does_not_interrupt_the_process_that_wakes_it() -> None:
-    before = os.sched_getscheduler(0)
-    env = SafeSubprocVecEnv([partial(Scheduled, BOX)] * 2, n_workers=2)
-    assert env.env_method("scheduler") == [os.SCHED_BATCH] * 2
-    assert os.sched_getscheduler(0) == before
     env.close()
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -163,22 +162,9 @@ def test_learning_after_closing() -> None:
         model.learn(8)
 
 
-def test_waiting_for_a_step_that_another_command_has_replaced() -> None:
-    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)], start_method="fork")
-    env.reset()
-    env.step_async(np.zeros((1, 2)))
-    env.get_attr("spec")
-    with pytest.raises(WorkerError, match=r"environment 0 has no command to answer: call step_async\(\) before"):
-        env.step_wait()
-    env.close()
-
-
 NOISE = partial(NoiseEnv, BOX)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    *(
-        ({"timeout": each}, "timeout=.* is not allowed; allowed: seconds > 0 and at.*, or None")
-        for each in (1e7, 0, "5")
-    ),
+    *(({"timeout": each}, "timeout=.* is not allowed; allowed: .*or None") for each in (0, "5")),
     ({"n_workers": 0}, r"n_workers=.* is not allowed"),
     ({"env_fns": []}, r"env_fns=\[\] is not allowed; allowed: a list of at least one function"),
     ({"env_fns": [NoiseEnv(BOX)]}, r"env_fns=.* is not allowed; allowed: .*each of which creates an env"),
@@ -193,18 +179,8 @@ def test_a_wrong_argument(arguments: Any, message: str) -> None:
 
 
 def test_a_worker_that_takes_too_long_to_start() -> None:
-    with pytest.raises(WorkerError, match=r"environment 0 was not ready within 0\.5 seconds: it may still import"):
+    with pytest.raises(WorkerError, match=r"environment 0 did not answer within 0\.5 seconds; the first answer"):
         SafeSubprocVecEnv([partial(time.sleep, 1000)], timeout=np.float32(0.5))  # type: ignore[list-item, arg-type]
-
-
-def test_a_worker_that_can_not_be_started() -> None:
-    """The workers before it exit immediately, not only when the error is garbage-collected."""
-    lock: Any = threading.Lock()
-    before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(TypeError, match="pickle"):
-        SafeSubprocVecEnv([partial(NoiseEnv, BOX), partial(NoiseEnv, lock)], start_method="spawn", n_workers=2)
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not [process for process in left if "spawn_main" in " ".join(process.cmdline())]
 
 
 class HangsInC(NoiseEnv):

@@ -16,7 +16,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from helpers import BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_ale_vec_env, make_envpool_vec_env, make_gymnasium_vec_env
+from sb3_ppo_variants.envs import (
+    GymnasiumVecEnv,
+    SafeSubprocVecEnv,
+    make_ale_vec_env,
+    make_envpool_vec_env,
+    make_gymnasium_vec_env,
+)
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
 
@@ -56,7 +62,7 @@ ENVIRONMENTS: dict[str, Any] = {
     "workers": lambda: pendulums(SafeSubprocVecEnv, start_method="fork"),
     "gymnasium's": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="sync"),
     "gymnasium's workers": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="async"),
-    "gymnasium's own": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="vector_entry_point"),
+    "gymnasium's own": lambda: GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2)),
     "EnvPool": lambda: make_envpool_vec_env("Pendulum-v1", 2),
     "normalised": lambda: VecNormalize(pendulums()),
     "normalised stacks": lambda: VecNormalize(VecFrameStack(pendulums(), 3)),

@@ -160,12 +160,12 @@ def robot(
     control_costs: Costs = control_costs,
     contact_costs: Costs | None = None,
     **functions: Any,
-) -> Callable[..., MujocoTask]:
+) -> MujocoTask:
     """Make the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
     if is_healthy is not None:
         functions["terminated"] = partial(unless_healthy, is_healthy)
     reward = partial(move, place, is_healthy, control_costs, contact_costs)
-    return partial(MujocoTask, reward=reward, track=place, **functions)
+    return MujocoTask(reward=reward, track=place, **functions)
 
 
 # Pendulums.
@@ -351,7 +351,7 @@ def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoPa
 gaussian = partial(begin_nearby, gaussian=True)
 x_of_root = partial(root, n_axes=1)
 # The functions of each id. The rest is in the signature of gymnasium's environment.
-TASKS: Mapping[str, Callable[..., MujocoTask]] = {
+TASKS: Mapping[str, MujocoTask] = {
     "HalfCheetah-v5": robot(
         x_of_root, observe=partial(positions_and_velocities, n_hidden=1), reset=gaussian, describe=x_position
     ),
@@ -365,17 +365,17 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
         )
         for env_id, is_healthy in {"Hopper-v5": is_hopping, "Walker2d-v5": is_upright}.items()
     },
-    "InvertedPendulum-v5": partial(
-        MujocoTask, observe=positions_and_velocities, reward=stand, reset=begin_nearby, terminated=has_tipped
+    "InvertedPendulum-v5": MujocoTask(
+        observe=positions_and_velocities, reward=stand, reset=begin_nearby, terminated=has_tipped
     ),
-    "InvertedDoublePendulum-v5": partial(
-        MujocoTask, observe=observe_two_poles, reward=balance, reset=gaussian, terminated=has_fallen
+    "InvertedDoublePendulum-v5": MujocoTask(
+        observe=observe_two_poles, reward=balance, reset=gaussian, terminated=has_fallen
     ),
     "Swimmer-v5": robot(
         root, observe=partial(positions_and_velocities, n_hidden=2), reset=begin_nearby, describe=xy_position
     ),
-    "Reacher-v5": partial(MujocoTask, observe=observe_reacher, reward=reach, reset=place_target),
-    "Pusher-v5": partial(MujocoTask, observe=observe_pusher, reward=push, reset=place_object),
+    "Reacher-v5": MujocoTask(observe=observe_reacher, reward=reach, reset=place_target),
+    "Pusher-v5": MujocoTask(observe=observe_pusher, reward=push, reset=place_object),
     "Ant-v5": robot(
         xy_of_body,
         is_at_height,
@@ -395,8 +395,7 @@ TASKS: Mapping[str, Callable[..., MujocoTask]] = {
         describe=walking_position,
         contact_forces=True,
     ),
-    "HumanoidStandup-v5": partial(
-        MujocoTask,
+    "HumanoidStandup-v5": MujocoTask(
         observe=observe_humanoid,
         reward=stand_up,
         reset=begin_nearby,
@@ -412,28 +411,27 @@ def is_registered_by(spec: EnvSpec, *packages: str) -> bool:
     return isinstance(entry, str) and entry.partition(".")[0] in packages and not spec.additional_wrappers
 
 
-def gymnasium_task(env_id: str) -> MujocoTask:
-    """Make the task of an id, with the model, the settings and the time limit of gymnasium's environment.
+def spec_of_task(env_id: str) -> EnvSpec:
+    """Find gymnasium's description of a task.
 
     :raises ArgumentError: if the id has no functions here, or another environment is registered under it
     """
     if env_id not in TASKS:
-        refuse("env_id", env_id, f"a MujocoTask, or one of {', '.join(TASKS)}")
+        refuse("env_id", env_id, f"one of {', '.join(TASKS)}")
     spec = gym.spec(env_id)
     if not is_registered_by(spec, "gymnasium"):
         raise ArgumentError(
             f"env_id={env_id!r} was registered again, with {spec.entry_point}, which is not the task that batches "
             "simulate: use make_vec_env, or register it under another id"
         )
+    return spec
+
+
+def arguments_of(spec: EnvSpec) -> tuple[str, dict[str, Any]]:
+    """Find the model of a task, and the arguments of ``gym.make`` that a batch takes, with their defaults."""
     assert isinstance(spec.entry_point, str)
     parameters = signature(load_env_creator(spec.entry_point)).parameters.values()
-    settings = {one.name: one.default for one in parameters if one.default is not one.empty}
-    settings.update(spec.kwargs)
-    xml_file, frame_skip = settings.pop("xml_file"), settings.pop("frame_skip")
-    return TASKS[env_id](
-        xml_file=xml_file,
-        frame_skip=frame_skip,
-        max_episode_steps=spec.max_episode_steps,
-        camera=settings.pop("default_camera_config"),
-        settings=settings,
-    )
+    arguments = {one.name: one.default for one in parameters if one.default is not one.empty}
+    del arguments["default_camera_config"]
+    arguments.update(spec.kwargs, max_episode_steps=spec.max_episode_steps)
+    return arguments.pop("xml_file"), arguments
