@@ -191,24 +191,19 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
 # Processes and clusters
 
 
-LOSSES: dict[str, int] = {}
-
-
 class Losing(InProcess):
-    """Loses its worker at the runs in ``LOSSES``, as often as given there."""
+    """Loses its worker at each run in Acrobot."""
 
     def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
         for run in runs:
-            if LOSSES.get(run.env, 0) > 0:
-                LOSSES[run.env] -= 1
+            if run.env == "Acrobot-v1":
                 raise Lost("gone")
             yield work(run)
 
 
-def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
+def test_a_run_that_loses_its_worker_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
     planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
-    LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
     begun: list[str] = []
 
     def work(run: Run) -> Any:
@@ -218,7 +213,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     made = list(make_records(planned, work, Losing("none", 1, Lost)))
     failed = [record for record in made if record["status"] == "failed"]
     assert sorted(record["env"] for record in made) == sorted(envs) and sorted(begun) == sorted({*envs} - {envs[1]})
-    assert [record["env"] for record in failed] == ["Acrobot-v1"] and "ended twice" in failed[0]["error"]
+    assert [record["env"] for record in failed] == ["Acrobot-v1"] and "gone" in failed[0]["error"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
@@ -238,7 +233,6 @@ def test_there_are_no_more_jobs_than_cores_that_may_be_used() -> None:
     [
         ("ray", ["--backend", "ray"], "ray"),
         ("distributed", ["--backend", "dask"], "dask"),
-        ("wandb", ["--wandb", "x"], "wandb"),
         ("tensorboard", ["--tensorboard", "x"], "examples"),
     ],
 )
@@ -312,9 +306,11 @@ def test_a_killed_command_resumes_its_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
     code, output = ended(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
-    assert code == 1 and "ended twice" in output
+    assert code == 1 and "A process ended while" in output
     status = {(r["label"], r["env"]): r["status"] for r in written(tmp_path).values()}
-    assert len(status) == 6 and all((state == "failed") == ("Ends" in env) for (_, env), state in status.items())
+    # A run that was in progress beside it may have failed, too.
+    assert len(status) == 6 and all(state == "failed" for (_, env), state in status.items() if "Ends" in env)
+    assert "finished" in status.values()
 
 
 @pytest.mark.slow
