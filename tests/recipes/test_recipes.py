@@ -192,7 +192,7 @@ def test_a_text_names_a_step_size_that_adapts() -> None:
 
 
 def test_a_schedule_without_a_number_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="learning_rate='lin_fast' needs a number after 'lin_'"):
+    with pytest.raises(ArgumentError, match="learning_rate='lin_fast' needs a number after lin_"):
         recipe("ppo_clip", "CartPole-v1", learning_rate="lin_fast")
 
 
