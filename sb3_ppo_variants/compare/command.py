@@ -133,8 +133,8 @@ def _copy(options: argparse.Namespace) -> None:
     """Copy the finished runs of exported files that have no finished record yet."""
     found, there = records.read(options.out / RECORDS)[0], records.load_records(None, options.files)[0]
     here = {record["name"] for record in found if record["status"] == "finished"}
-    with records.Writer(options.out / RECORDS) as writer:
-        writer.write(*(each for each in there if each["status"] == "finished" and each["name"] not in here))
+    copied = (each for each in there if each["status"] == "finished" and each["name"] not in here)
+    records.write(options.out / RECORDS, *copied)
 
 
 def _make(options: argparse.Namespace, missing: list[Run], boards: Path | None) -> int:
@@ -149,7 +149,6 @@ def _make(options: argparse.Namespace, missing: list[Run], boards: Path | None) 
     written: list[Record] = []
     failed, console = 0, Console()
     with (
-        records.Writer(options.out / RECORDS) as writer,
         runs.connect(options.backend, options.address, options.jobs) as pool,
         Progress(console=console, disable=not console.is_terminal) as bar,
         # Closing the generator ends the workers, even if this process is interrupted.
@@ -158,14 +157,12 @@ def _make(options: argparse.Namespace, missing: list[Run], boards: Path | None) 
         task = bar.add_task("runs", total=len(missing))
         for record in made:
             failed += record["status"] == "failed"
-            for each in writer.write(record):
-                written.append(each)
-                bar.advance(task)
-                print(f"{len(written)}/{len(missing)} {_describe(each)}{_say_left(missing, written, pool.jobs)}")
-                if each["status"] == "finished":
-                    shutil.rmtree(to_resume / each["name"], ignore_errors=True)
-            if writer.problem:
-                print(writer.problem)
+            records.write(options.out / RECORDS, record)
+            written.append(record)
+            bar.advance(task)
+            print(f"{len(written)}/{len(missing)} {_describe(record)}{_say_left(missing, written, pool.jobs)}")
+            if record["status"] == "finished":
+                shutil.rmtree(to_resume / record["name"], ignore_errors=True)
     return failed
 
 

@@ -125,7 +125,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
     (monitored / "0.monitor.csv").write_text(f"#{header}\nr,l,t\n60,10,4\n")
     assert main(["report", "--out", str(tmp_path / "out"), "--add", f"zoo={tmp_path / 'zoo'}"]) == 0
     text = text_of(tmp_path / "out" / "report.md")
-    assert "| zoo | 60 (1) |" in text and "### Command" not in text and "### Hyperparameters" not in text
+    assert "| zoo | 60 (1) |" in text and "### Hyperparameters" not in text
     # The run took 4 seconds for 10 steps, with unknown seconds of CPU.
     assert "| zoo | 1 | 10 | 2 | 4 | |" in text
 
