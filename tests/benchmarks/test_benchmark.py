@@ -99,20 +99,6 @@ def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_stepping_beside_processes_without_messages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = {stepping.REFERENCE: stepping.WORKLOADS["lunarlander"][stepping.REFERENCE]}
-    monkeypatch.setitem(stepping.WORKLOADS, "lunarlander", few)
-    file = tmp_path / "runs.json"
-    small = ["--workloads", "lunarlander", "--n-envs", "3", "--steps", "5", "--pairs", "2"]
-    assert main(["stepping", *small, "--json", str(file)]) == 0
-    assert f"| lunarlander | {stepping.APART} | " in capsys.readouterr().out
-    seconds = json.loads(file.read_text())["runs"]["lunarlander"][stepping.APART]
-    assert len(seconds) == 2 and min(seconds) > 0
-
-
-@pytest.mark.slow
 def test_training_in_the_environments_of_stepping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--workloads", "hopper", "--pairs", "1", "--n-envs", "2", "--steps", "8", "--train"]
     assert main(["stepping", *small, "--json", str(tmp_path / "trained.json")]) == 0

@@ -1,7 +1,6 @@
 """The settings whose robustness is compared, and the tables of their runs, from records made by hand."""
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,12 +169,9 @@ def test_the_best_are_confirmed_with_fresh_seeds(tmp_path: Path, capsys: pytest.
         ]
     chosen_from, file = tmp_path / "random.jsonl.gz", tmp_path / "all.jsonl.gz"
     records.pack([each for each in found if not each["seed"]], chosen_from)
-    assert main(["robustness", "--from", str(chosen_from), "--confirm"]) == 0
+    assert main(["robustness", "--from", str(chosen_from)]) == 0
     said = capsys.readouterr().out
-    first, second = (shlex.split(line) for line in said.splitlines() if line.startswith("python -m"))
     chosen = [read_setting(candidate.setting(candidate.at_random[lucky])).label for candidate in (CLIPPING, PENALTY)]
-    assert first[first.index("--envs") :] == ["--envs", "A-v0", "--algos", *chosen]
-    assert len(second[second.index("--algos") + 1 :]) == 4 and first[first.index("--seeds") + 1] == "7"
     assert "With the best configuration" not in said
     for candidate, level in ((CLIPPING, 30), (PENALTY, 90)):
         found += runs("robustness", candidate, [candidate.default], lambda _, level=level: level, 5)
