@@ -145,9 +145,7 @@ def perform(
                 steps, computed = _act_randomly(run, made, log)
         return make_record(run, "finished", {**log.result(steps), **computed}, *log.seconds())
     except (Exception, SystemExit):
-        # The names of files in a message may contain bytes that are no text, which no report could be written with.
-        error = traceback.format_exc().encode(errors="backslashreplace").decode()
-        return make_record(run, "failed", {"error": error}, *log.seconds())
+        return make_record(run, "failed", {"error": traceback.format_exc()}, *log.seconds())
 
 
 def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
@@ -169,6 +167,7 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
         if (every := run.conditions.get("resume_every")) is not None:
             folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
             model = _resume(model, folder)
+            model.tensorboard_log = made.arguments.get("tensorboard_log")
             learn = model.learn_to
             callbacks.append(ExactCheckpointCallback(every, folder))
         learn(run.timesteps, callbacks)

@@ -44,16 +44,9 @@ def test_a_run_without_an_episode_has_no_score() -> None:
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
-@pytest.mark.parametrize(
-    ("env", "error"),
-    [
-        ("PaysTooMuch-v0", "ValueError: the returns of episodes are not finite"),
-        ("LacksFile-v0", r"no caf\udce9"),
-    ],
-)
-def test_what_fails_is_recorded(env: str, error: str, tmp_path: Path) -> None:
-    record = perform(runs_of("ppo_clip", f"troubled_envs:{env}")[0])
-    assert record["status"] == "failed" and error in record["error"]
+def test_what_fails_is_recorded(tmp_path: Path) -> None:
+    record = perform(runs_of("ppo_clip", "troubled_envs:PaysTooMuch-v0")[0])
+    assert record["status"] == "failed" and "ValueError: the returns of episodes are not finite" in record["error"]
     records.write(tmp_path, record)
     assert records.read(tmp_path) == ([record], [])
 
@@ -87,7 +80,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(RunLog, "note", note_or_cut)
     monkeypatch.setattr(time, "perf_counter", lambda: float(len(taken)))
-    folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt"}
+    folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt", "tensorboard": tmp_path / "boards"}
     with pytest.raises(KeyboardInterrupt):
         perform(run, **folders)
     cut_at = 0
@@ -97,6 +90,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     assert {part: cut[part] for part in same} == {part: whole[part] for part in same}  # type: ignore[literal-required]
     # The seconds of the first attempt count up to the checkpoint.
     assert cut["wall_seconds"] == 512
+    assert len(list((tmp_path / "boards" / run.name).glob("*/events.*"))) == 2  # Of both attempts.
     # A run without checkpoints has other episodes, and is another run.
     (_, other) = runs_of("ppo_clip", **conditions)
     assert other.name != run.name and perform(other)["episodes"] != whole["episodes"]
