@@ -117,7 +117,7 @@ stepping: $(INSTALLED)  ## Compare the stepping speed of vector environments wit
 peers: $(INSTALLED)  ## Compare the speed with other packages, installed into the folder peers (half an hour)
 	$(BIN)/python -m benchmarks peers --install
 
-gallery: $(INSTALLED)  ## Train with the recipes and write docs/gallery; skips runs that are recorded (days in all)
+gallery: $(INSTALLED)  ## Train with the recipes and write docs/reports/gallery; skips runs that are recorded (days in all)
 	$(BIN)/python -m benchmarks gallery
 
 docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)

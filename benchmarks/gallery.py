@@ -22,7 +22,7 @@ from sb3_ppo_variants.recipes import evaluate, recipe, train
 from sb3_ppo_variants.recipes.training import Episodes
 
 RECORDS = Path("results/gallery.jsonl")
-GALLERY = Path("docs/gallery")
+GALLERY = Path("docs/reports/gallery")
 # The mean return to reach in each environment; None where the recipe takes hours.
 ENVIRONMENTS: dict[str, float | None] = {
     "CartPole-v1": 500,
@@ -50,7 +50,7 @@ are {", ".join(map(str, _HOPPER[-5:]))}. A user of rl_zoo3 [reports][zoo-issue] 
 agent learned like ours for most of its run, in version 3 of the environment, and left its stand at the end. How often
 that happens, single runs cannot tell.
 
-The cause is the discount factor: with 0.99 instead of 0.999, [agents learn to hop](../results/index.md#hopper).
+The cause is the discount factor: with 0.99 instead of 0.999, [agents learn to hop](../../results/index.md#hopper).
 
 [zoo-hopper]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Hopper-v3_1
 [zoo-issue]: https://github.com/DLR-RM/rl-baselines3-zoo/issues/376""",

@@ -51,7 +51,7 @@ TITLES = {
     "robustness": ("Random hyperparameters", "robustness"),
     "penalties-ant": ("Penalties in Ant, 1 million steps", "reports/penalties-ant/report"),
     "penalties-humanoid": ("Penalties in Humanoid, 1 million steps", "reports/penalties-humanoid/report"),
-    "gallery": ("Gallery of the recipes", "gallery/README"),
+    "gallery": ("Gallery of the recipes", "reports/gallery/README"),
 }
 ALGORITHMS = {"stable_baselines3": "SB3's", "sb3_contrib": "sb3-contrib's"}
 

@@ -3,7 +3,7 @@
     python examples/from_recipe.py --env CartPole-v1
     python examples/from_recipe.py --env HalfCheetah-v5 --algo ppo_adaptive_kl
 
-docs/gallery/README.md shows what these reach.
+docs/reports/gallery/README.md shows what these reach.
 """
 
 import argparse

@@ -36,7 +36,7 @@ def test_another_score_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_cards_name_the_score_of_the_gallery() -> None:
-    page = (ROOT / "docs" / "gallery" / "README.md").read_text()
+    page = (ROOT / "docs" / "reports" / "gallery" / "README.md").read_text()
     assert agents.overview(FOLDER) in page
     for env_id in agents.ENVIRONMENTS:
         card = (FOLDER / env_id / "README.md").read_text()
