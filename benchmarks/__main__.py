@@ -12,7 +12,6 @@ from sb3_ppo_variants.commandline import Command, run_command
 # The module of each tool, by the name of its command.
 TOOLS = {
     "agents": "agents",
-    "animations": "animations",
     "figures": "figures.command",
     "gallery": "gallery",
     "interpolation": "figures.interpolation",

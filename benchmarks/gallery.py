@@ -68,8 +68,8 @@ INTRODUCTION = f"""# What the recipes reach
 We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU thread. A score is the mean return of
 the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
 curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
-no record in `results/gallery.jsonl` yet, and writes this page from the records. `python -m benchmarks animations`
-records the agents that are shown in motion, whose [files](#files-of-trained-agents) are in the repository.
+no record in `results/gallery.jsonl` yet, and writes this page from the records. The [files](#files-of-trained-agents)
+of the agents that are shown in motion are in the repository.
 
 The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3] and [CleanRL][cleanrl]
 publish, with the version of the environment and the number of steps that they used. rl_zoo3 has the hyperparameters of

@@ -29,7 +29,7 @@ SEEDS_OF_BOTH = ((5, 5), (10, 10), (3, 10), (10, 3))
 MORE = 4
 RESAMPLES = 400
 # The intervals that reports show, and others of the mean.
-SHOWN, OTHERS = ("mean", "difference", "P(better)", "share of runs"), ("t", "percentile", "studentised")
+SHOWN, OTHERS = ("mean", "difference", "P(better)"), ("t", "percentile", "studentised")
 CALLED = {"0": "equal, called equivalent", "1": "a margin apart, called equivalent"}
 
 
@@ -96,14 +96,11 @@ def coverage(kind: str, seeds: int, envs: int, cases: int) -> dict[str, float | 
     probability = float((many_better + spreads(envs) > many).mean())
     pairs = zip(np.moveaxis(better, -1, 0), np.moveaxis(own, -1, 0), strict=True)
     probabilities = [statistics.probability_of_improvement(*pair) for pair in pairs]
-    # A threshold that a good part of the runs is above, but not the same in all environments.
-    above = (own > 0.55).mean(axis=(0, 1))
     mean, half = own.mean(axis=(0, 1)), statistics.half_width([own], 0.95)
     shown = {
         "mean": _inside(statistics.interval(own), 0.5),
         "difference": _inside(statistics.interval(better, own), float(spreads(envs).mean())),
         "P(better)": _inside(np.array([(each.low, each.high) for each in probabilities]).T, probability),
-        "share of runs": _inside(statistics.share_interval(above, seeds, envs), float((many > 0.55).mean())),
     }
     return {
         **{name: share if statistics.are_enough(seeds, envs) else None for name, share in shown.items()},

@@ -56,8 +56,7 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.RANDOM
 
 def write(folder: Path, found: list[records.Record]) -> None:
     (folder / "records").mkdir(parents=True)
-    for each in found:
-        records.Writer(folder / "records").write(each)
+    records.write(folder / "records", *found)
 
 
 def text_of(report: Path) -> str:

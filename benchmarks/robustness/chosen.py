@@ -1,8 +1,6 @@
 """The best of the random configurations, which are run again with other seeds than those that chose them."""
 
-import shlex
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -19,8 +17,6 @@ from benchmarks.robustness.scores import (
 from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import ALPHA, differences, holm, p_values
 
-# With how many other seeds the best configurations are run again.
-FRESH = 6
 # These have no part in the choice of one configuration for all environments, so that they show how it does elsewhere.
 HELD_OUT = ("BipedalWalker-v3", "Walker2d-v5")
 Choice = Callable[[Candidate, pd.DataFrame], pd.Series]
@@ -36,24 +32,6 @@ def best_in_all(candidate: Candidate, settings: pd.DataFrame) -> pd.Series:
     chosen_in = [env for env in settings if env not in HELD_OUT] or [*settings]
     number = settings[chosen_in].mean(axis="columns").idxmax()
     return pd.Series(label_of(candidate, candidate.at_random[int(number)]), settings.columns)
-
-
-def list_confirmations(frame: pd.DataFrame, files: Sequence[Path]) -> list[str]:
-    """Return the commands that run the best random configurations again, with seeds that did not choose them."""
-    chosen = [choose(*each) for each in screened(frame).items() for choose in (best_in_each, best_in_all)]
-    command = [
-        "python",
-        "-m",
-        "sb3_ppo_variants",
-        "compare",
-        "--config",
-        "benchmarks/comparisons/robustness-random.yml",
-    ]
-    command += ["--seeds", str(1 + FRESH), "--from", *map(str, files), "--out", "runs/robustness"]
-    return [
-        shlex.join([*command, "--envs", env, "--algos", *dict.fromkeys(labels[env] for labels in chosen)])
-        for env in sorted(frame["env"].unique())
-    ]
 
 
 def confirmed(frame: pd.DataFrame) -> list[str]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.robustness.at_random import at_random, by_size, correlate, draw_at_random, in_each_environment
-from benchmarks.robustness.chosen import FRESH, confirmed, list_confirmations
+from benchmarks.robustness.chosen import confirmed
 from benchmarks.robustness.scores import ENDS, count_failures, list_ends, say_cost, scaled
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.errors import ArgumentError
@@ -21,9 +21,6 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="files", type=Path, nargs="+", default=[RESULTS], help=f"exported records (default: {RESULTS})"
     )
-    parser.add_argument(
-        "--confirm", action="store_true", help=f"print the commands that run the best again, with {FRESH} fresh seeds"
-    )
     parser.add_argument("--pictures", type=Path, help="folder for the pictures, in PNG, SVG and PDF files")
 
 
@@ -37,7 +34,6 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("these records have no finished runs of robustness-random.yml, of which tables are made")
     blocks = [EXPLAINED, list_ends(frame), say_cost(found), count_failures(frame)]
     blocks += [*at_random(frame), *in_each_environment(frame), *by_size(frame), *correlate(frame), *confirmed(frame)]
-    blocks += list_confirmations(frame, options.files) if options.confirm else []
     print("\n\n".join(blocks))
     if options.pictures is not None:
         options.pictures.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,6 @@ STEP_COLUMNS = ("global_step", "_step", "Step")
 IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 # pandas numbers columns of the same name.
 RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
-VERSION = re.compile(r"-v\d+$")
 
 
 class Added(NamedTuple):
@@ -94,11 +93,8 @@ def _read(text: str) -> list[tuple[str, str, Added]]:
         raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
     names = {run.env for run in found}
     if env and len(names) > 1:
-        # Of several environments, take the one that differs only in its version.
-        found = [run for run in found if VERSION.sub("", run.env or "") == VERSION.sub("", env)]
-        if len({run.env for run in found}) != 1:
-            several = ", ".join(sorted(map(str, names)))
-            raise ArgumentError(f"--add {text} has runs of {several}, and it must be clear which are those of {env}")
+        several = ", ".join(sorted(map(str, names)))
+        raise ArgumentError(f"--add {text} has runs of {several}, and @{env} needs runs of one environment")
     if not env and None in names:
         raise ArgumentError(f"--add {text} does not name the environment of the runs; write LABEL@ENV=PATH")
     return [(label, env or run.env or "", run) for run in found]

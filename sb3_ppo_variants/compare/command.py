@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -26,7 +27,7 @@ from sb3_ppo_variants.compare.settings import (
     read_file,
     read_setting,
 )
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 
 # Subfolders of --out: for trained models, and for the checkpoints of --resume-every.
 CHECKPOINTS, TO_RESUME = "checkpoints", "to-resume"
@@ -41,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
     :return: 0 if all runs are finished, 1 if some failed, 130 if interrupted
     """
     boards = options.tensorboard and options.tensorboard.absolute()
-    tracking = runs.Tracking(boards, options.wandb, options.out.absolute())
-    tracking.check()
+    if boards and not find_spec("tensorboard"):
+        raise SystemExit(f"--tensorboard needs the package tensorboard: {installation('examples')}")
     try:
         plan = make_plans(options)
         if options.dry_run:
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / LOCK, timeout=0):
             if options.files:
                 _copy(options)
-            failed = _make(options, _find_missing(options, plan), tracking)
+            failed = _make(options, _find_missing(options, plan), boards)
         write_report(options.out, *records.load_records(options.out / RECORDS))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
@@ -132,11 +133,11 @@ def _copy(options: argparse.Namespace) -> None:
     """Copy the finished runs of exported files that have no finished record yet."""
     found, there = records.read(options.out / RECORDS)[0], records.load_records(None, options.files)[0]
     here = {record["name"] for record in found if record["status"] == "finished"}
-    with records.Writer(options.out / RECORDS) as writer:
-        writer.write(*(each for each in there if each["status"] == "finished" and each["name"] not in here))
+    copied = (each for each in there if each["status"] == "finished" and each["name"] not in here)
+    records.write(options.out / RECORDS, *copied)
 
 
-def _make(options: argparse.Namespace, missing: list[Run], tracking: runs.Tracking) -> int:
+def _make(options: argparse.Namespace, missing: list[Run], boards: Path | None) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
     for left in (options.out / RECORDS).glob("*.tmp"):
         left.unlink()  # A command that was killed left it.
@@ -144,11 +145,10 @@ def _make(options: argparse.Namespace, missing: list[Run], tracking: runs.Tracki
         return 0
     checkpoints = (options.out / CHECKPOINTS).absolute() if options.checkpoints else None
     to_resume = (options.out / TO_RESUME).absolute()
-    work = partial(runs.perform, checkpoints=checkpoints, to_resume=to_resume, tracking=tracking)
+    work = partial(runs.perform, checkpoints=checkpoints, to_resume=to_resume, tensorboard=boards)
     written: list[Record] = []
     failed, console = 0, Console()
     with (
-        records.Writer(options.out / RECORDS) as writer,
         runs.connect(options.backend, options.address, options.jobs) as pool,
         Progress(console=console, disable=not console.is_terminal) as bar,
         # Closing the generator ends the workers, even if this process is interrupted.
@@ -157,14 +157,12 @@ def _make(options: argparse.Namespace, missing: list[Run], tracking: runs.Tracki
         task = bar.add_task("runs", total=len(missing))
         for record in made:
             failed += record["status"] == "failed"
-            for each in writer.write(record):
-                written.append(each)
-                bar.advance(task)
-                print(f"{len(written)}/{len(missing)} {_describe(each)}{_say_left(missing, written, pool.jobs)}")
-                if each["status"] == "finished":
-                    shutil.rmtree(to_resume / each["name"], ignore_errors=True)
-            if writer.problem:
-                print(writer.problem)
+            records.write(options.out / RECORDS, record)
+            written.append(record)
+            bar.advance(task)
+            print(f"{len(written)}/{len(missing)} {_describe(record)}{_say_left(missing, written, pool.jobs)}")
+            if record["status"] == "finished":
+                shutil.rmtree(to_resume / record["name"], ignore_errors=True)
     return failed
 
 

@@ -68,7 +68,6 @@ OPTIONS: dict[str, list[tuple[str, dict[str, Any], str]]] = {
         ("--fast-envs", NOTHING, "use the fastest environments with the same results, bit for bit"),
         ("--checkpoints", NOTHING, "save each trained model in the --out folder"),
         ("--tensorboard", A_FOLDER, "folder for TensorBoard logs"),
-        ("--wandb", {"metavar": "PROJECT"}, "Weights & Biases project"),
         ("--dry-run", NOTHING, "show the plan and stop"),
     ],
 }  # fmt: skip

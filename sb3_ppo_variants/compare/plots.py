@@ -107,15 +107,6 @@ def draw_means(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
         axes.invert_yaxis()
 
 
-def draw_profiles(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
-    """Draw the share of runs above each normalised score, with its intervals."""
-    taus, profiles = statistics.profiles(scores)
-    with drawing(file) as [[axes]]:
-        for label, found in profiles.items():
-            draw_band(axes, taus, label, found, looks(labels)[label])
-        axes.set(xlabel="normalised score", ylabel="share of runs with a higher score")
-
-
 def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray, Estimate, np.ndarray] | None:
     """Compute the steps, the mean curve and the seeds' curves in an environment, where every run has an episode.
 

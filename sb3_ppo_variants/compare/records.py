@@ -92,40 +92,18 @@ class Record(Result):
 Loaded = tuple[list[Record], list[str]]
 
 
-class Writer:
-    """Writes records to a folder. A record that cannot be written waits, and is tried again with every later one.
+def write(folder: Path, *found: Record) -> None:
+    """Write records to a folder, each to a file of its own.
 
-    As a context manager, it tries once more at the end and after a Ctrl-C, and exits, naming those that still wait.
+    :raises SystemExit: if one cannot be written, as when the disk is full
     """
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._waiting: dict[str, Record] = {}
-        self.problem = ""
-
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.write()
-        if self._waiting and kind in (None, KeyboardInterrupt):
-            rest = "all others are safe, and the same command makes these again"
-            raise SystemExit(f"{self.problem} ({', '.join(self._waiting)}); {rest}")
-
-    def write(self, *records: Record) -> list[Record]:
-        """Write records and those that wait, and return those written. ``problem`` says why others still wait."""
-        self._waiting |= {record["name"]: record for record in records}
-        self.problem, written = "", []
-        for name, record in list(self._waiting.items()):
-            file = self._folder / f"{name}.json"
-            try:
-                write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
-            except OSError as error:
-                self.problem = f"{file} could not be written: {error}. Records not yet written: {len(self._waiting)}"
-            else:
-                # Until it is written, a record waits, even if a Ctrl-C comes in between.
-                written.append(self._waiting.pop(name))
-        return written
+    for record in found:
+        file = folder / f"{record['name']}.json"
+        try:
+            write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
+        except OSError as error:
+            rest = "all earlier records are safe, and the same command makes this run and the rest"
+            raise SystemExit(f"{file} could not be written: {error}; {rest}") from error
 
 
 def load_records(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:

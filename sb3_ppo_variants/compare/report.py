@@ -5,7 +5,6 @@ import base64
 import json
 import math
 import re
-import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -16,14 +15,13 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from scipy.stats import sem
 
 from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.added import read_beside
 from sb3_ppo_variants.compare.options import OUT
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, by_humans, comparisons, normalised_curves
-from sb3_ppo_variants.compare.settings import list_presets, split, write_option
+from sb3_ppo_variants.compare.settings import split
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.atomic import write_atomically
@@ -37,8 +35,6 @@ TEMPLATES = Environment(
 )  # fmt: skip
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
-# Nothing learned where the best run is better than the random policy by fewer of the latter's standard errors.
-CLEARLY = 5
 
 
 def run(options: argparse.Namespace) -> int:
@@ -176,7 +172,6 @@ def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | 
     base = baseline or comparison.baseline
     return said | {
         "verdict": say_verdict(comparison),
-        "warning": warn_of_scale(comparison),
         "overview": tabulate_overview(comparison, base),
         "incomplete": join_labels(comparison.incomplete) if comparison.scaled_envs else "",
         "baseline": f"{escape(base)} ({count(comparison.arrays.get(base, ()), 'seed')})",
@@ -184,7 +179,6 @@ def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | 
         "humans": by_humans(comparison.table),
         "scores": tabulate_scores(comparison),
         "speed": tabulate_speed(comparison.table),
-        "command": write_command(comparison),
         "pictures": draw_all(comparison, pictures),
         **tabulate_hyperparameters(comparison.own),
     }
@@ -202,7 +196,6 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, list[str]]:
     if comparison.arrays:
         of_scores = (comparison.arrays, comparison.labels)
         drawn["scores"].append(draw("Mean normalised scores", "aggregates", plots.draw_means, *of_scores))
-        drawn["scores"].append(draw("Performance profiles", "profiles", plots.draw_profiles, *of_scores))
         if len(normalised_curves(comparison)[0]):
             drawn["efficiency"].append(draw("Sample efficiency", "efficiency", plots.draw_efficiency, comparison))
     # Ids that differ only in characters that file names cannot have get a digest.
@@ -303,40 +296,6 @@ def say_too_few(seeds: Sequence[int], envs: int) -> str:
         f"So few seeds cannot tell settings apart: with {numbers} seeds in {where}, the smallest p value of "
         f"two settings is {least:.2g}{corrected}. It takes at least {enough} seeds of each."
     )
-
-
-def warn_of_scale(comparison: Comparison) -> str:
-    """Warn of environments in which hardly anything learned, so that noise of the random policy decides the scores."""
-    found = []
-    for env, low in comparison.random_scores.items():
-        if (best := comparison.best_runs.get(env)) is not None and best["score"] is not None:
-            (random, *_) = (record for record in comparison.random if record["env"] == env)
-            several = [run["last_returns"] for run in (random, best) if len(run["last_returns"]) > 1]
-            if 0 < best["score"] - low < CLEARLY * math.hypot(*(float(sem(returns)) for returns in several)):
-                found.append(env)
-    warning = (
-        f"In {', '.join(found)}, the best run is hardly better than the random policy. Scores there are divided by a "
-        "small number and may decide the means: leave such environments out."
-    )
-    return warning if found else ""
-
-
-def write_command(comparison: Comparison) -> str | None:
-    """Write the command that makes the runs, or ``None`` if their file of hyperparameters or settings is needed."""
-    conditions = comparison.conditions
-    labels, envs = comparison.tried
-    named = conditions["preset"]
-    unknown = conditions["file"] is not None or conditions.get("switched") or any("#" in label for label in labels)
-    if unknown or named not in (None, *list_presets()) or not comparison.own.records:
-        return None
-    words = ["python", "-m", "sb3_ppo_variants", "compare", *(["--config", named] if named else [])]
-    for option in ("protocol", "entry", "normalize", "anneal", "timesteps", "resume_every"):
-        words += [] if conditions.get(option) is None else write_option(option, conditions[option])
-    for parameter, value in conditions["parameters"].items():
-        words += ["-p", f"{parameter}={value}"]
-    own = [label.replace(" ", ":", 1) for label in labels if label not in comparison.added]
-    seeds = {record["seed"] for record in [*comparison.own.records, *comparison.failed]}
-    return shlex.join([*words, "--algos", *own, "--envs", *envs, "--seeds", str(1 + max(seeds))])
 
 
 # Tables

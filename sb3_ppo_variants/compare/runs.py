@@ -5,7 +5,6 @@ Workers import this module, but not the packages that draw reports.
 
 import math
 import os
-import shutil
 import time
 import traceback
 import warnings
@@ -14,11 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -27,7 +25,6 @@ from joblib import Parallel, cpu_count, delayed, parallel_config, register_paral
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.callbacks import tell
@@ -44,11 +41,6 @@ from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 
-if TYPE_CHECKING:
-    from wandb.sdk.wandb_run import Run as WandbRun
-
-# Weights & Biases refuses names of runs and groups with more characters.
-LONGEST_WANDB_NAME = 128
 # The logged values to keep: names of SB3 and of this package, without "train/".
 RECORDED_VALUES = (
     "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
@@ -123,75 +115,11 @@ class RunLog(Episodes):
 tell(Told.ENVS, RunLog)
 
 
-@dataclass(frozen=True)
-class Tracking:
-    """Where runs log to, besides their records."""
-
-    # A folder, in which each run gets its own folder.
-    tensorboard: Path | None = None
-    # A project at Weights & Biases, and the folder for its files.
-    wandb: str | None = None
-    wandb_folder: Path = Path()
-
-    def check(self) -> None:
-        """Exit, naming the extra to install, if a package is missing."""
-        for given, package, extra in ((self.tensorboard, "tensorboard", "examples"), (self.wandb, "wandb", "wandb")):
-            if given is not None and find_spec(package) is None:
-                raise SystemExit(f"--{package} needs the package {package}: {installation(extra)}")
-
-    @contextmanager
-    def log(self, run: Run, model: BaseAlgorithm) -> Iterator[None]:
-        """Let a run's model log there. If an error is raised, the run of Weights & Biases is marked as failed."""
-        with ExitStack() as stack:
-            formats: list[KVWriter] = []
-            if self.tensorboard is not None:
-                folder = self.tensorboard / run.name
-                if model.num_timesteps == 0:
-                    # An earlier attempt at this run, which failed or was killed, may have left logs here.
-                    shutil.rmtree(folder, ignore_errors=True)
-                formats.append(TensorBoardOutputFormat(str(folder)))
-                stack.callback(formats[0].close)
-            if self.wandb is not None:
-                import wandb
-
-                self.wandb_folder.mkdir(parents=True, exist_ok=True)
-                described = run.identity
-                tracked = wandb.init(
-                    project=self.wandb, dir=self.wandb_folder, group=_shorten(f"{run.label}, {run.env}"),
-                    name=_shorten(f"{run.label}, {run.env}, seed {run.seed}"),
-                    config={**described.pop("hyperparameters"), **described},
-                    settings=wandb.Settings(silent=True, console="off"),
-                )  # fmt: skip
-                formats.append(ToWandb(stack.enter_context(tracked)))
-            if formats:
-                model.set_logger(Logger(str(self.tensorboard or self.wandb_folder), formats))
-            yield
-
-
-def _shorten(text: str) -> str:
-    """Shorten a text to what Weights & Biases takes as a name, with a digest that tells it apart from others."""
-    return text if len(text) <= LONGEST_WANDB_NAME else f"{text[: LONGEST_WANDB_NAME - 13]} {records.digest(text)}"
-
-
-class ToWandb(KVWriter):
-    """Writes numbers from SB3's logger to a run of Weights & Biases."""
-
-    def __init__(self, run: "WandbRun"):
-        self._run = run
-
-    def write(self, key_values: dict[str, object], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        """Write the numbers that were logged at a step."""
-        self._run.log({name: value for name, value in key_values.items() if isinstance(value, Real)}, step=step)
-
-    def close(self) -> None:
-        """Do nothing: the context that started the run ends it."""
-
-
 def perform(
     run: Run,
     checkpoints: Path | None = None,
     to_resume: Path | None = None,
-    tracking: Tracking | None = None,
+    tensorboard: Path | None = None,
     fast_envs: bool = False,
     cores: int = 1,
 ) -> Record:
@@ -199,6 +127,7 @@ def perform(
 
     :param checkpoints: folder in which a folder with the trained model is saved
     :param to_resume: folder for the checkpoints from which a run continues, if its conditions ask for them
+    :param tensorboard: folder in which each run gets a folder for its TensorBoard logs
     :param fast_envs: whether to use the fastest environments with the same results
     :param cores: number of cores that these may use
     """
@@ -208,13 +137,15 @@ def perform(
     try:
         with threadpool_limits(limits=1), limit_cores(cores), quiet():
             made = run.recipe(fast_envs)
-            train = _train(run, made, log, checkpoints, to_resume, tracking or Tracking()) if run.algorithm else None
-            steps, computed = train or _act_randomly(run, made, log)
+            if run.algorithm:
+                if tensorboard is not None:
+                    made = replace(made, arguments={**made.arguments, "tensorboard_log": str(tensorboard / run.name)})
+                steps, computed = _train(run, made, log, checkpoints, to_resume)
+            else:
+                steps, computed = _act_randomly(run, made, log)
         return make_record(run, "finished", {**log.result(steps), **computed}, *log.seconds())
     except (Exception, SystemExit):
-        # The names of files in a message may contain bytes that are no text, which no report could be written with.
-        error = traceback.format_exc().encode(errors="backslashreplace").decode()
-        return make_record(run, "failed", {"error": error}, *log.seconds())
+        return make_record(run, "failed", {"error": traceback.format_exc()}, *log.seconds())
 
 
 def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
@@ -224,9 +155,7 @@ def make_record(run: Run, status: str, result: Result, wall: float | None = None
     return cast(Record, made)
 
 
-def _train(
-    run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None, tracking: Tracking
-) -> tuple[int, Result]:
+def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> tuple[int, Result]:
     """Train, and return the number of steps that were made, and what computed them."""
     model = build(made, run.seed)
     env = model.get_env()
@@ -238,9 +167,9 @@ def _train(
         if (every := run.conditions.get("resume_every")) is not None:
             folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
             model = _resume(model, folder)
+            model.tensorboard_log = made.arguments.get("tensorboard_log")
             learn = model.learn_to
             callbacks.append(ExactCheckpointCallback(every, folder))
-        stack.enter_context(tracking.log(run, model))
         learn(run.timesteps, callbacks)
         # SB3 dumps the log before each update, so the values of the last update are still to be written.
         model.logger.dump(model.num_timesteps)
@@ -342,8 +271,7 @@ class Pool:
 def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
     """Yield the record of each run as soon as it is ready.
 
-    Runs that were in progress when a worker was lost are made again, one at a time. A run that loses its worker again
-    is recorded as failed.
+    Runs that were in progress when a worker was lost are recorded as failed, and the others go on.
     """
     waiting = {run.name: run for run in runs}
     while waiting:
@@ -352,19 +280,14 @@ def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Recor
             for record in pool.records(rest, work):
                 del waiting[record["name"]]
                 yield record
-        except pool.lost:
+        except pool.lost as error:
             # The runs that have not begun are still in the iterator.
-            not_begun = {run.name for run in rest}
-            suspects = [run for run in waiting.values() if run.name not in not_begun]
-            if not suspects:
+            begun = waiting.keys() - {run.name for run in rest}
+            if not begun:
                 raise
-            for run in suspects:
-                del waiting[run.name]
-                try:
-                    yield from replace(pool, jobs=1).records([run], work)
-                except pool.lost as error:
-                    twice = f"{error}\nThe process of this run ended twice, the second time while it was the only one."
-                    yield make_record(run, "failed", {"error": twice})
+            for name in begun:
+                reason = f"{error}\nA process ended while this run and {len(begun) - 1} others were in progress."
+                yield make_record(waiting.pop(name), "failed", {"error": reason})
 
 
 @contextmanager

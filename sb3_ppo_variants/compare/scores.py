@@ -17,6 +17,7 @@ from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.compare.settings import own_protocol
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
 
 RANDOM_AND_HUMAN: dict[str, list[float]] = yaml.safe_load(Path(__file__).with_name("atari.yml").read_text())
@@ -60,8 +61,7 @@ class Comparison:
     def tried(self) -> tuple[list[str], list[str]]:
         """The settings and the environments, with those of which every run failed."""
         failed = [record for record in self.failed if record["label"] != RANDOM]
-        known = {label.partition(" #")[0] for label in self.labels}
-        labels = {*self.labels, *({record["label"] for record in failed} - known)}
+        labels = {*self.labels, *(record["label"] for record in failed)}
         return sorted(labels, key=order), sorted({*self.envs, *(record["env"] for record in failed)})
 
     @property
@@ -168,7 +168,7 @@ class Comparison:
         found = dict.fromkeys(self.added, "recorded elsewhere")
         for label in self.own.labels:
             runs = self.runs(label)
-            failed = sum(label.partition(" #")[0] == record["label"] for record in self.failed)
+            failed = sum(label == record["label"] for record in self.failed)
             lost = failed + sum(record["score"] is None for record in runs)
             if lost:
                 found[label] = f"{lost} of {failed + len(runs)} runs have no score"
@@ -220,30 +220,24 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
         failed = [record for record in part if record["status"] == "failed"]
         random = [record for record in part if record["status"] != "failed" and record["label"] == RANDOM]
         trained = [record for record in part if record["status"] != "failed" and record["label"] != RANDOM]
-        found.append(Comparison(part[0]["conditions"], _tell_apart(trained), random, failed))
+        _refuse_changed_defaults(trained)
+        found.append(Comparison(part[0]["conditions"], trained, random, failed))
     # Complete protocols come before those with changes.
     return sorted(
         found, key=lambda c: (c.conditions["preset"] or "", bool(c.conditions.get("switched")), c.envs, c.name)
     )
 
 
-def _tell_apart(records: Sequence[Record]) -> list[Record]:
-    """Give records different labels if they share one despite different hyperparameters, as when defaults changed.
-
-    The labels depend only on the values that changed. They are the same in all environments that have the same values.
-    """
-    values = [{**record["hyperparameters"], "timesteps": record["timesteps"]} for record in records]
-    frame = pd.DataFrame([{name: digest(value) for name, value in of_run.items()} for of_run in values])
-    settings = pd.DataFrame(records, columns=["label", "env"])
-    kinds = frame.groupby([settings["label"], settings["env"]]).nunique(dropna=False)
-    several = (kinds > 1).groupby(level="label").any()
-    found = []
-    for record, of_run in zip(records, values, strict=True):
-        changed = set(several.columns[several.loc[record["label"]]])
-        named = digest({name: of_run[name] for name in of_run.keys() & changed})[:6]
-        label = f"{record['label']} #{named}" if changed else record["label"]
-        found.append(cast(Record, {**record, "label": label}))
-    return found
+def _refuse_changed_defaults(records: Sequence[Record]) -> None:
+    """Refuse records of one setting with different hyperparameters, as when the default of an argument changed."""
+    found: dict[tuple[str, str], str] = {}
+    for record in records:
+        values = digest([record["hyperparameters"], record["timesteps"]])
+        if found.setdefault((record["label"], record["env"]), values) != values:
+            raise ArgumentError(
+                f"the runs of {record['label']} in {record['env']} have different hyperparameters, as when a default "
+                "changes with the version: report them apart, from folders of their own"
+            )
 
 
 def scaled_envs(frame: pd.DataFrame) -> list[str]:

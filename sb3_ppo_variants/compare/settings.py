@@ -198,8 +198,8 @@ class Conditions:
         given = self.parameters.get("normalize", self.normalize)
         # VecNormalize without arguments normalises too.
         if self.normalize is not None and (given == {} or bool(given)) != self.normalize:
-            (named,) = write_option("normalize", self.normalize)
-            raise ArgumentError(f"-p normalize={given} contradicts {named}; pass only one of them")
+            option = "--normalize" if self.normalize else "--no-normalize"
+            raise ArgumentError(f"-p normalize={given} contradicts {option}; pass only one of them")
 
     @property
     def rules(self) -> recipes.Protocol:
@@ -212,12 +212,6 @@ class Conditions:
         described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
         # Records that lack these still match if they are None.
         return {k: v for k, v in described.items() if v is not None or k not in LATER}
-
-
-def write_option(name: str, value: object) -> list[str]:
-    """Write the words of the command line that give a condition this value."""
-    option = name.replace("_", "-")
-    return [f"--{option}" if value else f"--no-{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
 
 
 @dataclass(frozen=True)

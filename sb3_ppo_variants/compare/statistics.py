@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
-from scipy.stats import beta, norm, trim_mean
+from scipy.stats import norm, trim_mean
 
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
@@ -121,16 +121,6 @@ def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
     return half
 
 
-def share_interval(share: np.ndarray, seeds: int, envs: int) -> Ends:
-    """Compute the ends of the 95% interval of a share of runs: Clopper's and Pearson's, which is never too narrow."""
-    if not are_enough(seeds, envs):
-        return np.full_like(share, np.nan), np.full_like(share, np.nan)
-    runs = seeds * envs
-    found = np.rint(share * runs)
-    low, high = beta.ppf(0.025, found, runs - found + 1), beta.ppf(0.975, found + 1, runs - found)
-    return np.where(found == 0, 0.0, low), np.where(found == runs, 1.0, high)
-
-
 def means(scores: Scores) -> dict[str, Estimate]:
     """Compute the mean normalised score of each setting."""
     return {label: Estimate(own.mean(), *interval(own)) for label, own in scores.items()}
@@ -206,20 +196,6 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
     """Whether two one-sided t tests at 5% show that two means differ by less than a margin."""
     low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
-
-
-def profiles(scores: Scores) -> tuple[np.ndarray, dict[str, Estimate]]:
-    """Compute thresholds, from the lowest score (but not below -1) to the highest, and the performance profiles.
-
-    A setting's profile is the share of its runs with a score above each threshold.
-    """
-    found = np.concatenate([own.ravel() for own in scores.values()])
-    taus = np.linspace(max(found.min(), -1.0), found.max(), 61)
-    bands = {}
-    for label, own in scores.items():
-        share = (own[..., None] > taus).mean(axis=(0, 1))
-        bands[label] = Estimate(share, *share_interval(share, *own.shape))
-    return taus, bands
 
 
 def band(curves: np.ndarray) -> Estimate:

@@ -43,12 +43,12 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
-# For hyperparameters, the classes whose objects a text can stand for, after an example.
-PARTS_IN_TEXT: dict[str, tuple[str, Sequence[type]]] = {
-    "learning_rate": ("KLAdaptive(desired_kl=0.01)", [KLAdaptive]),
-    "stop": ("ExactKL(0.02)", [ApproximateKL, ExactKL, RatioDeviation]),
-    "value_loss": ("Huber(1.0)", [SquaredError, ClippedError, Huber]),
-    "updates": ("SeparateUpdates(policy_epochs=2)", [SeparateUpdates]),
+# For hyperparameters, the classes whose objects a text such as "ExactKL(0.02)" can stand for.
+PARTS_IN_TEXT: dict[str, Sequence[type]] = {
+    "learning_rate": [KLAdaptive],
+    "stop": [ApproximateKL, ExactKL, RatioDeviation],
+    "value_loss": [SquaredError, ClippedError, Huber],
+    "updates": [SeparateUpdates],
 }
 # Arguments of the algorithm that are no hyperparameters.
 GIVEN = ("env", "seed", "_init_setup_model")
@@ -88,7 +88,7 @@ class Protocol:
         shared: Hyperparameters = {}
         theirs, own = others.get("policy_kwargs"), self.changes.get("policy_kwargs")
         if theirs is not None and own is not None:
-            shared["policy_kwargs"] = _merge(theirs, own) if changes_win else _merge(own, theirs)
+            shared["policy_kwargs"] = {**theirs, **own} if changes_win else {**own, **theirs}
         inside, wrapper = others.get("env_wrapper"), self.changes.get("env_wrapper")
         if inside is not None and wrapper is not None:
             # A recipe names a wrapper by its path, or contains its class.
@@ -109,13 +109,6 @@ def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]
         return []
     listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
     return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
-
-
-def _merge(below: Hyperparameters, above: Hyperparameters) -> Hyperparameters:
-    """Merge the values of both, those of ``above`` if they differ; dicts within them are merged too."""
-    shared = below.keys() & above.keys()
-    both = [name for name in shared if isinstance(below[name], dict) and isinstance(above[name], dict)]
-    return {**below, **above, **{name: _merge(below[name], above[name]) for name in both}}
 
 
 PROTOCOLS = {name: Protocol(**of_protocol) for name, of_protocol in read_hyperparameters()["protocols"].items()}
@@ -355,32 +348,28 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
 
 
 def read_value(name: str, value: object) -> object:
-    """Read what a text stands for: a schedule (``"lin_x"``), or an object with arguments, such as ``"ExactKL(0.02)"``.
+    """Read what a text stands for: a schedule (``"lin_x"``), or an object of ``PARTS_IN_TEXT``.
 
     Any other value is returned unchanged.
 
-    :param name: the hyperparameter. ``PARTS_IN_TEXT`` lists the classes whose objects a text can stand for
+    :param name: the hyperparameter
     :raises ArgumentError: if x is not a number, or the class does not take the arguments
     """
-    if not isinstance(value, str):
-        return value
-    if value.startswith("lin_"):
-        try:
-            return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-        except ValueError:
-            raise ArgumentError(f"{name}={value!r} needs a number after 'lin_', such as 'lin_0.001'") from None
-    if not names_part(name, value):
-        return value
-    example, classes = PARTS_IN_TEXT[name]
     try:
-        called, args, kwargs = read_call(value)
-        return next(cls for cls in classes if cls.__name__ == called)(*args, **kwargs)
+        if isinstance(value, str) and value.startswith("lin_"):
+            return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+        if isinstance(value, str) and (part := find_part(name, value)) is not None:
+            _, args, kwargs = read_call(value)
+            return part(*args, **kwargs)
     except ArgumentError as error:
         raise ArgumentError(f"{name}={value!r}: {error}") from error
     except (SyntaxError, TypeError, ValueError) as error:
-        raise ArgumentError(f"{name}={value!r} is not written as in {example}: {error}") from error
+        example = "a number after lin_, as in lin_0.001, or arguments in parentheses, as in ExactKL(0.02)"
+        raise ArgumentError(f"{name}={value!r} needs {example}: {error}") from error
+    return value
 
 
-def names_part(name: str, text: str) -> bool:
-    """Whether a text begins with the name of a class that ``PARTS_IN_TEXT`` lists for a hyperparameter."""
-    return name in PARTS_IN_TEXT and text.partition("(")[0].strip() in [cls.__name__ for cls in PARTS_IN_TEXT[name][1]]
+def find_part(name: str, text: str) -> type | None:
+    """Find the class in ``PARTS_IN_TEXT`` whose name begins a text, if there is one."""
+    named = text.partition("(")[0].strip()
+    return next((cls for cls in PARTS_IN_TEXT.get(name, ()) if cls.__name__ == named), None)

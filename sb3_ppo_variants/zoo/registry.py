@@ -38,7 +38,7 @@ from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_in_file
-from sb3_ppo_variants.recipes.recipe import list_wrappers, names_part
+from sb3_ppo_variants.recipes.recipe import find_part, list_wrappers
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.step_size import KLAdaptive
 
@@ -184,7 +184,7 @@ class StoreHyperparameters(StoreDict):
 
 def _quote(text: str) -> str:
     name, _, value = text.partition(":")
-    is_text = name == "objective" or names_part(name, value) or value.startswith("lin_")
+    is_text = name == "objective" or find_part(name, value) or value.startswith("lin_")
     return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
 
 

@@ -28,7 +28,7 @@ def test_settings_that_are_the_same_are_rarely_told_apart() -> None:
 def test_intervals_that_are_shown_cover() -> None:
     """The bar is 90%; two standard errors in 1000 cases are 1.9%."""
     shown = [each[name] for each in SHARES["covered"] for name in verdicts.SHOWN if each[name] is not None]
-    assert len(shown) > 150 and min(shown) > 0.881
+    assert len(shown) > 110 and min(shown) > 0.881
     assert {each["kind"] for each in SHARES["covered"]} == {"normal", "skewed", "heavy-tailed"}
     # This is why reports do not show percentile intervals.
     three = [each for each in SHARES["covered"] if (each["seeds"], each["envs"]) == (3, 1)]

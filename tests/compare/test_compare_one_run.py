@@ -5,10 +5,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
-from comparing import planned
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.callbacks import Supervised
@@ -16,7 +14,7 @@ from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
 from sb3_ppo_variants.compare.plan import Run, make_plan
-from sb3_ppo_variants.compare.runs import RunLog, Tracking, perform
+from sb3_ppo_variants.compare.runs import RunLog, perform
 from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 OTHER_TASKS = {
@@ -46,17 +44,11 @@ def test_a_run_without_an_episode_has_no_score() -> None:
     assert (record["status"], record["score"], record["last_returns"], record["steps"]) == ("finished", None, [], 64)
 
 
-@pytest.mark.parametrize(
-    ("env", "error"),
-    [
-        ("PaysTooMuch-v0", "ValueError: the returns of episodes are not finite"),
-        ("LacksFile-v0", r"no caf\udce9"),
-    ],
-)
-def test_what_fails_is_recorded(env: str, error: str, tmp_path: Path) -> None:
-    record = perform(runs_of("ppo_clip", f"troubled_envs:{env}")[0])
-    assert record["status"] == "failed" and error in record["error"]
-    assert records.Writer(tmp_path).write(record) == [record]
+def test_what_fails_is_recorded(tmp_path: Path) -> None:
+    record = perform(runs_of("ppo_clip", "troubled_envs:PaysTooMuch-v0")[0])
+    assert record["status"] == "failed" and "ValueError: the returns of episodes are not finite" in record["error"]
+    records.write(tmp_path, record)
+    assert records.read(tmp_path) == ([record], [])
 
 
 @pytest.mark.sampled(5)
@@ -88,7 +80,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(RunLog, "note", note_or_cut)
     monkeypatch.setattr(time, "perf_counter", lambda: float(len(taken)))
-    folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt", "tracking": Tracking(tmp_path / "boards")}
+    folders: dict[str, Any] = {"to_resume": tmp_path / "ckpt", "tensorboard": tmp_path / "boards"}
     with pytest.raises(KeyboardInterrupt):
         perform(run, **folders)
     cut_at = 0
@@ -98,7 +90,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     assert {part: cut[part] for part in same} == {part: whole[part] for part in same}  # type: ignore[literal-required]
     # The seconds of the first attempt count up to the checkpoint.
     assert cut["wall_seconds"] == 512
-    assert len(list((tmp_path / "boards" / run.name).glob("events.*"))) == 2  # Of both attempts.
+    assert len(list((tmp_path / "boards" / run.name).glob("*/events.*"))) == 2  # Of both attempts.
     # A run without checkpoints has other episodes, and is another run.
     (_, other) = runs_of("ppo_clip", **conditions)
     assert other.name != run.name and perform(other)["episodes"] != whole["episodes"]
@@ -144,34 +136,13 @@ def test_what_computed_a_run_is_recorded() -> None:
 
 
 @pytest.mark.slow
-def test_runs_are_tracked_elsewhere_and_learn_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_log_to_tensorboard_and_learn_the_same(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setenv("WANDB_MODE", "offline")
     _, run = runs_of("ppo_clip", timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
-    # The second run writes over the files of the first.
-    for _ in range(2):
-        tracked = perform(run, tracking=Tracking(tmp_path / "boards", "trial", tmp_path))
-        assert tracked["status"] == "finished", tracked["error"]
-    plain = perform(run)
-    assert all(tracked[part] == plain[part] for part in ("episodes", "training"))
-    events = EventAccumulator(str(tmp_path / "boards" / run.name))
+    logged, plain = perform(run, tensorboard=tmp_path), perform(run)
+    assert all(logged[part] == plain[part] for part in ("episodes", "training"))  # type: ignore[literal-required]
+    events = EventAccumulator(str(tmp_path / run.name / "PPOClip_1"))
     events.Reload()
     # SB3 logs the statistics of an update with the next rollout.
     assert [event.step for event in events.Scalars("train/kl")] == [256, 384, 512, 512]
-    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
-
-
-def test_names_are_not_longer_than_weights_and_biases_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has at most 128 characters, which a setting of the paper's Figure 3 exceeds."""
-    wandb = pytest.importorskip("wandb")
-    init = MagicMock()  # Its result is a context.
-    monkeypatch.setattr(wandb, "init", init)
-    runs = [run for run in planned(["--config", "paper-figure3"]).runs if run.algorithm]
-    for run in runs:
-        with Tracking(wandb="trial", wandb_folder=tmp_path).log(run, MagicMock()):
-            pass
-    names, groups = ([call.kwargs[key] for call in init.call_args_list] for key in ("name", "group"))
-    assert max(map(len, names)) == max(map(len, groups)) == 128
-    assert len(set(names)) == len(runs) and len(set(groups)) == len(runs) / 3
-    assert "sb3_a2c, Hopper-v5, seed 0" in names and "sb3_a2c, Hopper-v5" in groups

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,56 +130,24 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys: p
     assert "2 are finished, 8 to make, 8 of which failed before" in capsys.readouterr().out
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Return ``disk(first, end)``, which makes the disk full for the writes from number ``first`` to ``end - 1``."""
-    synced = os.fsync
-    times = [0, 0, 0]
+@pytest.mark.usefixtures("in_process")
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, times = os.fsync, iter(range(1000))
 
     def fsync(descriptor: int) -> None:
-        times[0] += 1
-        if times[1] <= times[0] < times[2]:
+        # Each record syncs the disk twice: its file and its folder.
+        if next(times) >= 4:
             raise OSError(28, "No space left on device")
         synced(descriptor)
 
-    def fill(first: int, end: int) -> None:
-        times[:] = [0, first, end]
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return fill
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_full_disk_loses_nothing(
-    tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Each record syncs the disk twice: its file and its folder.
-    disk(5, 1000)
-    with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.*makes these again"):
-        compare(tmp_path, "--seeds", "2")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(SystemExit, match=r"json could not be written: .*No space left on device.* the rest"):
+            compare(tmp_path, "--seeds", "2")
     before = files(tmp_path)
-    assert len(before) == 2
-    assert not list((tmp_path / "records").glob("*.tmp"))
-    assert "Records not yet written: 3" in capsys.readouterr().out
-    disk(0, 0)
+    assert len(before) == 2 and not list((tmp_path / "records").glob("*.tmp"))
     assert compare(tmp_path, "--seeds", "2") == 0
     assert len(files(tmp_path)) == 5 and before.items() < files(tmp_path).items()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_records_that_a_full_disk_refused_are_written_when_it_has_room(
-    tmp_path: Path, disk: Callable[[int, int], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    compare(tmp_path / "roomy", "--seeds", "2")
-    capsys.readouterr()
-    # The first record fails twice, the second once.
-    disk(1, 4)
-    assert compare(tmp_path / "full", "--seeds", "2") == 0
-    shown = capsys.readouterr().out
-    assert contents(tmp_path / "full") == contents(tmp_path / "roomy")
-    assert shown.index("Records not yet written: 2") < shown.index("1/5 ")
-    assert [f"{number}/5 " in shown for number in range(1, 6)] == [True] * 5
 
 
 @pytest.mark.usefixtures("in_process")
@@ -191,24 +159,19 @@ def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
 # Processes and clusters
 
 
-LOSSES: dict[str, int] = {}
-
-
 class Losing(InProcess):
-    """Loses its worker at the runs in ``LOSSES``, as often as given there."""
+    """Loses its worker at each run in Acrobot."""
 
     def records(self, runs: Any, work: Any) -> Iterator[records.Record]:
         for run in runs:
-            if LOSSES.get(run.env, 0) > 0:
-                LOSSES[run.env] -= 1
+            if run.env == "Acrobot-v1":
                 raise Lost("gone")
             yield work(run)
 
 
-def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
+def test_a_run_that_loses_its_worker_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
     planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
-    LOSSES.update({"Acrobot-v1": 2, "Pendulum-v1": 1})
     begun: list[str] = []
 
     def work(run: Run) -> Any:
@@ -218,7 +181,7 @@ def test_a_run_that_loses_its_worker_twice_is_failed() -> None:
     made = list(make_records(planned, work, Losing("none", 1, Lost)))
     failed = [record for record in made if record["status"] == "failed"]
     assert sorted(record["env"] for record in made) == sorted(envs) and sorted(begun) == sorted({*envs} - {envs[1]})
-    assert [record["env"] for record in failed] == ["Acrobot-v1"] and "ended twice" in failed[0]["error"]
+    assert [record["env"] for record in failed] == ["Acrobot-v1"] and "gone" in failed[0]["error"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
@@ -238,7 +201,6 @@ def test_there_are_no_more_jobs_than_cores_that_may_be_used() -> None:
     [
         ("ray", ["--backend", "ray"], "ray"),
         ("distributed", ["--backend", "dask"], "dask"),
-        ("wandb", ["--wandb", "x"], "wandb"),
         ("tensorboard", ["--tensorboard", "x"], "examples"),
     ],
 )
@@ -312,9 +274,11 @@ def test_a_killed_command_resumes_its_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_worker_is_a_failed_run(tmp_path: Path) -> None:
     code, output = ended(tmp_path, "--envs", "CartPole-v1", "troubled_envs:EndsItsProcess-v0")
-    assert code == 1 and "ended twice" in output
+    assert code == 1 and "A process ended while" in output
     status = {(r["label"], r["env"]): r["status"] for r in written(tmp_path).values()}
-    assert len(status) == 6 and all((state == "failed") == ("Ends" in env) for (_, env), state in status.items())
+    # A run that was in progress beside it may have failed, too.
+    assert len(status) == 6 and all(state == "failed" for (_, env), state in status.items() if "Ends" in env)
+    assert "finished" in status.values()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from comparing import RECORDS, record
 
 from sb3_ppo_variants.compare import plots, records, scores, statistics
 from sb3_ppo_variants.compare.records import RANDOM
+from sb3_ppo_variants.errors import ArgumentError
 
 
 def comparison_of(found: list[records.Record]) -> scores.Comparison:
@@ -52,21 +53,10 @@ def test_the_probability_of_improvement_is_rliables(seeds: tuple[int, int]) -> N
     assert statistics.interquartile_means({"own": own})["own"] == pytest.approx(metrics.aggregate_iqm(own))
 
 
-def test_a_changed_default_gives_the_same_labels_in_all_environments() -> None:
-    """The environments have their own ``n_envs``. The default of ``gamma`` changes from 0.9 to 0.5 after seed 0."""
-    own: dict[str, Any] = {"A-v0": {"n_envs": 1}, "B-v0": {"n_envs": 8}, "C-v0": {"n_envs": 8}}
-    trained: list[Any] = [
-        record("ppo_clip", env, seed, 50, hyperparameters={**of, "gamma": gamma})
-        for env, of in own.items()
-        for seed, gamma in enumerate([0.9, 0.5, 0.5])
-        # In one of the environments, no run is older than the change.
-        if (env, seed) != ("C-v0", 0)
-    ]
-    (comparison,) = scores.comparisons([*trained, *(record(RANDOM, env, 0, 0) for env in own)])
-    old, new = ({r["label"] for r in comparison.records if (r["seed"] > 0) == later} for later in (False, True))
-    assert len(old) == len(new) == 1 and old != new
-    shapes = {label: matrix.shape for label, matrix in comparison.arrays.items()}
-    assert shapes == {new.pop(): (2, 3)} and comparison.incomplete == [*old]
+def test_runs_with_different_defaults_are_not_compared() -> None:
+    runs: list[Any] = [record("ppo_clip", "A-v0", n, 50, hyperparameters={"gamma": 0.9 + n / 100}) for n in range(2)]
+    with pytest.raises(ArgumentError, match="the runs of ppo_clip in A-v0 have different hyperparameters"):
+        scores.comparisons(runs)
 
 
 def test_where_only_a_setting_with_its_own_protocol_learns() -> None:

@@ -219,7 +219,6 @@ def test_few_seeds_have_no_interval(seeds: int, envs: int, enough: bool) -> None
     scores = np.random.default_rng(0).normal(size=(seeds, envs))
     assert statistics.means({"a": scores})["a"].is_certain is enough
     assert statistics.probability_of_improvement(scores, scores + 1).is_certain is enough
-    assert statistics.profiles({"a": scores})[1]["a"].is_certain is enough
     assert statistics.band(scores[..., None]).is_certain is enough
 
 
@@ -232,14 +231,6 @@ def test_equal_scores_have_no_interval() -> None:
 def test_an_interval_of_a_probability_is_never_a_point() -> None:
     found = statistics.probability_of_improvement(np.ones((5, 1)), np.zeros((5, 1)))
     assert found.value == found.high == 1.0 and 0.5 < found.low < 0.9
-
-
-def test_intervals_of_shares_are_clopper_and_pearsons() -> None:
-    """The upper end for 0 of n is 1 - 0.025^(1 / n)."""
-    (low, _, _), (high, half, top) = statistics.share_interval(np.array([0.0, 0.5, 1.0]), 4, 1)
-    assert (low, high, top) == (0.0, pytest.approx(1 - 0.025**0.25), 1.0)
-    # Tables have 0.068 to 0.932 for 2 of 4.
-    assert half == pytest.approx(0.9324, abs=1e-4)
 
 
 def test_what_is_equivalent() -> None:
