@@ -141,7 +141,7 @@ def test_runs_log_to_tensorboard_and_learn_the_same(tmp_path: Path) -> None:
 
     _, run = runs_of("ppo_clip", timesteps=512, parameters={"n_steps": 16, "batch_size": 64})
     logged, plain = perform(run, tensorboard=tmp_path), perform(run)
-    assert all(logged[part] == plain[part] for part in ("episodes", "training"))  # type: ignore[literal-required]
+    assert all(logged[part] == plain[part] for part in ("episodes", "training"))
     events = EventAccumulator(str(tmp_path / run.name / "PPOClip_1"))
     events.Reload()
     # SB3 logs the statistics of an update with the next rollout.
