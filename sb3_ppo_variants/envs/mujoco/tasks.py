@@ -54,16 +54,6 @@ def positions_and_velocities(sims: Simulations, n_hidden: int = 0, bound: float 
     return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
 
 
-def x_position(sims: Simulations) -> InfoParts:
-    """Report how far a robot in the plane has come."""
-    return {"x_position": sims.qpos[:, 0]}
-
-
-def x_and_height(sims: Simulations) -> InfoParts:
-    """Report where a robot in the plane is."""
-    return {**x_position(sims), "z_distance_from_origin": sims.qpos[:, 1] - sims.init_qpos[1]}
-
-
 def xy_position(sims: Simulations) -> InfoParts:
     """Report where a robot in space is."""
     place = sims.qpos[:, :2]
@@ -73,11 +63,6 @@ def xy_position(sims: Simulations) -> InfoParts:
 def tendons(sims: Simulations) -> InfoParts:
     """Report the tendons of a humanoid."""
     return {"tendon_length": sims.ten_length, "tendon_velocity": sims.ten_velocity}
-
-
-def walking_position(sims: Simulations) -> InfoParts:
-    """Report where a walking humanoid is."""
-    return {**xy_position(sims), **tendons(sims)}
 
 
 def lying_position(sims: Simulations) -> InfoParts:
@@ -171,11 +156,6 @@ def robot(
 # Pendulums.
 
 
-def has_tipped(sims: Simulations) -> np.ndarray:
-    """Which poles have fallen."""
-    return np.asarray(~have_finite_states(sims) | (np.abs(sims.qpos[:, 1]) > 0.2))
-
-
 def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward each step with a standing pole."""
     rewards = (~sims.terminated).astype(int)
@@ -187,11 +167,6 @@ def observe_two_poles(sims: Simulations) -> np.ndarray:
     angles = sims.qpos[:, 1:]
     velocities, forces = np.clip(sims.qvel, -10, 10), np.clip(sims.qfrc_constraint[:, :1], -10, 10)
     return np.concatenate((sims.qpos[:, :1], np.sin(angles), np.cos(angles), velocities, forces), axis=1)
-
-
-def has_fallen(sims: Simulations) -> np.ndarray:
-    """Which double poles have fallen."""
-    return np.asarray(sims.site_xpos[:, 0, 2] <= 1)
 
 
 def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
@@ -335,11 +310,6 @@ def impact_costs(name: str, sims: Simulations, actions: np.ndarray) -> np.ndarra
     return np.asarray(np.clip(weight * np.sum(np.square(flat(sims.cfrc_ext)), axis=1), low, high))
 
 
-def is_standing(sims: Simulations) -> np.ndarray:
-    """Which humanoids are healthy, by their height."""
-    return is_within(sims.qpos[:, 2], sims.settings.healthy_z_range)
-
-
 def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
     """Reward a humanoid's height, less the costs of torques and contacts."""
     height = sims.qpos[:, 2] / sims.model.opt.timestep
@@ -353,7 +323,10 @@ x_of_root = partial(root, n_axes=1)
 # The functions of each id. The rest is in the signature of gymnasium's environment.
 TASKS: Mapping[str, MujocoTask] = {
     "HalfCheetah-v5": robot(
-        x_of_root, observe=partial(positions_and_velocities, n_hidden=1), reset=gaussian, describe=x_position
+        x_of_root,
+        observe=partial(positions_and_velocities, n_hidden=1),
+        reset=gaussian,
+        describe=lambda sims: {"x_position": sims.qpos[:, 0]},
     ),
     **{
         env_id: robot(
@@ -361,15 +334,24 @@ TASKS: Mapping[str, MujocoTask] = {
             is_healthy,
             observe=partial(positions_and_velocities, n_hidden=1, bound=10),
             reset=begin_nearby,
-            describe=x_and_height,
+            describe=lambda sims: {
+                "x_position": sims.qpos[:, 0],
+                "z_distance_from_origin": sims.qpos[:, 1] - sims.init_qpos[1],
+            },
         )
         for env_id, is_healthy in {"Hopper-v5": is_hopping, "Walker2d-v5": is_upright}.items()
     },
     "InvertedPendulum-v5": MujocoTask(
-        observe=positions_and_velocities, reward=stand, reset=begin_nearby, terminated=has_tipped
+        observe=positions_and_velocities,
+        reward=stand,
+        reset=begin_nearby,
+        terminated=lambda sims: ~have_finite_states(sims) | (np.abs(sims.qpos[:, 1]) > 0.2),
     ),
     "InvertedDoublePendulum-v5": MujocoTask(
-        observe=observe_two_poles, reward=balance, reset=gaussian, terminated=has_fallen
+        observe=observe_two_poles,
+        reward=balance,
+        reset=gaussian,
+        terminated=lambda sims: np.asarray(sims.site_xpos[:, 0, 2] <= 1),
     ),
     "Swimmer-v5": robot(
         root, observe=partial(positions_and_velocities, n_hidden=2), reset=begin_nearby, describe=xy_position
@@ -387,12 +369,12 @@ TASKS: Mapping[str, MujocoTask] = {
     ),
     "Humanoid-v5": robot(
         mass_centers,
-        is_standing,
+        lambda sims: is_within(sims.qpos[:, 2], sims.settings.healthy_z_range),
         torque_costs,
         partial(impact_costs, "contact"),
         observe=observe_humanoid,
         reset=begin_nearby,
-        describe=walking_position,
+        describe=lambda sims: {**xy_position(sims), **tendons(sims)},
         contact_forces=True,
     ),
     "HumanoidStandup-v5": MujocoTask(
