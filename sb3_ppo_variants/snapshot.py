@@ -32,13 +32,17 @@ class Snapshot(AbstractContextManager["Snapshot"]):
     def __init__(self, model: OnPolicyAlgorithm, modules: Iterable[th.nn.Module], optimizers: Iterable[Optimizer]):
         self._model = model
         self._attributes = dict(model.__dict__)
-        self._modules = [(module, dict(module.named_buffers())) for module in modules]
-        tensors = [each for module, buffers in self._modules for each in (*module.parameters(), *buffers.values())]
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        self._optimizers = [
-            (optimizer, _clone(dict(optimizer.state)), [_clone(group) for group in optimizer.param_groups])
-            for optimizer in optimizers
-        ]
+        self._buffers: list[tuple[th.nn.Module, str, th.Tensor]] = []
+        self._tensors: list[tuple[th.Tensor, th.Tensor]] = []
+        self._optimizers: list[tuple[Optimizer, dict[Any, Any], list[dict[str, Any]]]] = []
+        for module in modules:
+            for name, buffer in module.named_buffers():
+                owner, _, own = name.rpartition(".")
+                self._buffers.append((module.get_submodule(owner), own, buffer))
+            for tensor in (*module.parameters(), *module.buffers()):
+                self._tensors.append((tensor, tensor.detach().clone()))
+        for optimizer in optimizers:
+            self._optimizers.append((optimizer, _clone(dict(optimizer.state)), _clone(optimizer.param_groups)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -50,10 +54,8 @@ class Snapshot(AbstractContextManager["Snapshot"]):
     @th.no_grad()
     def restore(self) -> None:
         """Restore everything, each tensor in its own memory."""
-        for module, buffers in self._modules:
-            for name, buffer in buffers.items():
-                owner, _, own = name.rpartition(".")
-                setattr(module.get_submodule(owner), own, buffer)
+        for owner, name, buffer in self._buffers:
+            setattr(owner, name, buffer)
         for tensor, before in self._tensors:
             if tensor.shape == before.shape:
                 tensor.copy_(before)
