@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import BOX, IMAGE, VARIANTS, VECTOR, assert_same_weights, noise_envs, save, small
+from helpers import BOX, IMAGE, VARIANTS, VECTOR, assert_same_weights, named, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, KLAdaptive, Objective, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped
 from sb3_ppo_variants.objectives import EWMA, Clipped, KLPenalized
 
@@ -44,7 +44,7 @@ def said(model: Any, capsys: pytest.CaptureFixture[str]) -> str:
         (PPOClip, {"use_sde": True}),
         (PPOCustom, {"objective": Mine()}),
     ],
-    ids=str,
+    ids=named,
 )
 def test_the_fast_path_is_the_default(cls: Any, arguments: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(small(cls, verbose=1, **arguments), capsys) == NATIVE
