@@ -106,8 +106,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send(("describe", None))
             of_workers = [worker.recv() for worker in self.remotes]
             VecEnv.__init__(self, n_envs, *of_workers[0])
-            types = shared_types(self.observation_space, self.action_space)
-            if types is not None and sys.platform != "win32":
+            types, *others = [shared_types(*of_worker) for of_worker in of_workers]
+            if types is not None and all(other == types for other in others) and sys.platform != "win32":
                 self._block = self._share(types)
         except BaseException:
             self.close()
