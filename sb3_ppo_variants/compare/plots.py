@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import Literal
 
 import matplotlib
@@ -99,7 +100,8 @@ def draw_means(scores: statistics.Scores, labels: Sequence[str], file: Path) -> 
             axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
             seeds = scores[label].mean(axis=1)
             axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-        axes.set_yticks(range(len(estimates)), list(map(escape_label, estimates)))
+        # Longer lines would leave no room for the bars.
+        axes.set_yticks(range(len(estimates)), [fill(escape_label(label), 50) for label in estimates])
         axes.set_xlabel("mean normalised score")
         # Otherwise, the bar that begins first would begin at the axis.
         axes.use_sticky_edges = False
