@@ -266,7 +266,10 @@ def test_records_that_are_damaged_are_not_used() -> None:
         assert f"is ignored: it {fault}" in text
 
 
-@pytest.mark.parametrize("content", [b"", b"text", gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")])
+CUT, NO_JSON = gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", CUT, NO_JSON], ids=["empty", "text", "cut", "no JSON"])
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(SystemExit, match=r"^--from .*file\.gz cannot be read as a file that report --export wrote"):
