@@ -78,13 +78,6 @@ class OnlyAbstract(VecEnv):
         raise NotImplementedError
 
 
-class AnswersNone(OnlyAbstract):
-    """Answers None for every attribute of its environments."""
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * N
-
-
 class WithoutConstructor(OnlyAbstract):
     """Does not call SB3's constructor."""
 
@@ -128,28 +121,6 @@ class OverPool(VecEnvWrapper):
     def step_wait(self) -> Any:
         observations, rewards, terminated, truncated, infos = cast(Any, self.venv).advance(self.actions)
         return observations, rewards, terminated | truncated, infos
-
-
-class OverPoolWithoutConstructor(OverPool):
-    """The same without SB3's constructor, like the adapter in PettingZoo's SuperSuit."""
-
-    def __init__(self) -> None:
-        self.venv = venv = cast(Any, Pool())
-        self.num_envs, self.observation_space, self.action_space = N, venv.observation_space, venv.action_space
-        self.render_mode, self.reset_infos = None, []
-
-    def step_async(self, actions: np.ndarray) -> None:
-        self.venv.step_async(actions)
-
-    def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, infos = cast(Any, self.venv.step_wait())
-        return observations, rewards, np.array([*(terminated | truncated)]), infos
-
-    def getattr_recursive(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def getattr_depth_check(self, name: str, already_found: bool) -> Any:
-        return None
 
 
 class TensorSimulation:
@@ -209,4 +180,4 @@ class OfTensors(VecEnv):
         return [False]
 
 
-MINIMAL: list[Any] = [OnlyAbstract, AnswersNone, WithoutConstructor, OverPool, OverPoolWithoutConstructor, OfTensors]
+MINIMAL: list[Any] = [OnlyAbstract, WithoutConstructor, OverPool, OfTensors]

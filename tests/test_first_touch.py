@@ -8,7 +8,6 @@ import pytest
 import stable_baselines3.common.utils
 import stable_baselines3.ppo
 import torch as th
-from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticCnnPolicy, ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
@@ -64,21 +63,3 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_device_of_a_policy(asked: Any, policy: Any, policy_kwargs: Any, chosen: str) -> None:
     assert choose_device(asked, policy, policy_kwargs) == th.device(chosen)
-
-
-@pytest.mark.usefixtures("gpu")
-def test_models_follow_it_and_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    model = PPOClip("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, verbose=1)
-    assert 'device="auto" selects the CPU' in capsys.readouterr().out
-    assert model.device == th.device("cpu")
-    model.save(tmp_path / "model")
-    assert PPOClip.load(tmp_path / "model").device == th.device("cpu")
-
-
-def test_without_a_gpu_nothing_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(th.cuda, "is_available", lambda: False)
-    said = []
-    for cls in (PPOClip, PPO):
-        assert cls("MlpPolicy", "CartPole-v1", n_steps=16, batch_size=16, verbose=1).device == th.device("cpu")
-        said.append(sorted(capsys.readouterr().out.splitlines()))
-    assert said[0] == said[1]

@@ -153,20 +153,6 @@ def test_a_baseline_has_its_own_hyperparameters(name: str) -> None:
         resolved(name, entry="spinning-up")
 
 
-def test_the_two_switches() -> None:
-    def rates(env: str, **conditions: Any) -> list[Any]:
-        found = resolved("ppo_clip", env, **conditions)
-        return [found["learning_rate"], found.get("normalize")]
-
-    assert rates(ENV) == ["lin_0.001", None]
-    assert rates(ENV, anneal=False, normalize=True) == [0.001, True]
-    assert rates("Reacher-v5") == [0.0003, True]
-    assert rates("Reacher-v5", anneal=True, normalize=False) == ["lin_0.0003", False]
-    assert rates(ENV, parameters={"learning_rate": 0.5}, anneal=True) == ["lin_0.5", None]
-    # A setting's own step size stays as it is.
-    assert resolved("ppo_clip:learning_rate=0.01", anneal=True)["learning_rate"] == 0.01
-
-
 YML = """
 CartPole-v1:
   n_timesteps: !!float 3e4
@@ -336,13 +322,6 @@ def test_a_later_argument_at_its_default_changes_no_name(algorithm: str, monkeyp
     assert run("novel=4").hyperparameters == {**before.hyperparameters, "novel": 4}
 
 
-def test_a_file_can_have_the_name_of_any_run(tmp_path: Path) -> None:
-    for letter in "xä走𐀀":
-        name = Run(200 * letter, "module:Class", ENV, 0, 1, {}, {}).name
-        (tmp_path / f"{name}.json").touch()
-        assert name.startswith(50 * letter)
-
-
 # The command before its first run
 
 
@@ -378,13 +357,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert records.to_plain("policy_kwargs", {"activation_fn": nn.ReLU}) == activation
     with pytest.raises(ArgumentError, match=r"learning_rate=.* cannot be recorded: .*lin_x"):
         records.to_plain("learning_rate", lambda _: 1.0)
-
-
-def test_an_abbreviation_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--seed 7`` would be seven seeds."""
-    with pytest.raises(SystemExit):
-        main(["compare", "--algos", "ppo_clip", "--seed", "7", "--dry-run", "--out", str(tmp_path)])
-    assert "unrecognized arguments: --seed 7" in capsys.readouterr().err
 
 
 def test_the_plan_is_shown(dry_run: Compare) -> None:

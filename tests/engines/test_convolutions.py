@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import nn
-from torch.nn import functional
 
-from helpers import BOX, collect, noise_envs
+from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.engines.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
 from sb3_ppo_variants.engines.recognised import ObstacleError
@@ -170,37 +168,3 @@ def test_threads_in_a_forked_process() -> None:
     assert in_two_threads() == [1, 2]
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(in_two_threads).get(timeout=60) == [1, 2]
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_images_in_either_order(channels_last: bool) -> None:
-    policy = new_policy()
-    images = np.random.default_rng(0).integers(0, 256, (6, *FRAMES.shape), np.uint8)
-    numbers = th.from_numpy(images[[5, 1]]) / 255
-    if channels_last:
-        images = np.moveaxis(np.ascontiguousarray(np.moveaxis(images, -3, -1)), -1, -3)
-    wanted = functional.relu(policy.features_extractor.cnn[:-1](numbers))
-    th.testing.assert_close(FirstLayers(policy)(images, np.array([5, 1])), wanted, rtol=1e-5, atol=1e-6)
-
-
-class AsNumbers(VecEnvWrapper):
-    """Returns the bytes of observations as floating-point numbers, although the space has bytes."""
-
-    def reset(self) -> Any:
-        return np.asarray(self.venv.reset()).astype(np.float32)
-
-    def step_wait(self) -> Any:
-        observations, *others = self.venv.step_wait()
-        return np.asarray(observations).astype(np.float32), *others
-
-
-def test_observations_of_another_type_than_the_space() -> None:
-    env = AsNumbers(noise_envs(BOX, FRAMES))
-    model = PPOClip("CnnPolicy", env, n_steps=8, batch_size=16, fast=True)
-    collect(model)
-    buffer: Any = model.rollout_buffer
-    images = th.from_numpy(buffer.observations.reshape(16, *FRAMES.shape))
-    assert images.dtype == th.uint8
-    with th.no_grad():
-        values = model.policy.predict_values(images)
-    np.testing.assert_allclose(buffer.values.ravel(), values.numpy().ravel(), rtol=1e-4, atol=1e-5)

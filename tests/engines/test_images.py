@@ -212,10 +212,3 @@ def test_the_large_layer_is_multiplied_by_onednn(monkeypatch: pytest.MonkeyPatch
     # The factors of the output and of the gradients, for minibatches of 25 and 10 rows.
     n_flat = 64 * 2 * 4
     assert seen == {(512, n_flat), (n_flat, 512), (n_flat, 25), (n_flat, 10)}
-
-
-@with_onednn
-@pytest.mark.parametrize("dtype", [th.float64, th.bfloat16])
-def test_other_precisions(dtype: th.dtype) -> None:
-    layer, rows = nn.Linear(256, 256, dtype=dtype), th.randn(4, 256, dtype=dtype)
-    assert th.equal(views.with_onednn(layer)(rows), layer(rows))
