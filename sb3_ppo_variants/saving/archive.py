@@ -115,7 +115,8 @@ def read_archive(file: File) -> Archive:
             for part in zipped.namelist():
                 members[part] = zipped.read(part)
     except Exception as error:  # Decompressors may raise anything.
-        raise DamagedFileError(name, part.removesuffix(STATE_SUFFIX), f"cannot be read: {error!r}") from error
+        fault = "cannot be read" if members else "cannot be read; it is damaged, or wasn't a zip-file"
+        raise DamagedFileError(name, part.removesuffix(STATE_SUFFIX), f"{fault}: {error!r}") from error
     archive = Archive(name, members)
     hashes = archive.note.get("sha256", {})
     for member in {**hashes, **members}.keys() - {NOTE} if NOTE in members else ():
