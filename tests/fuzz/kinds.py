@@ -101,6 +101,12 @@ def merged(first: st.SearchStrategy[Arguments], second: st.SearchStrategy[Argume
     return st.builds(lambda one, other: {**one, **other}, first, second)
 
 
+# A Beta distribution has no standard deviation.
+OF_BOUNDED = merged(networks(WITH_DEVIATION), BOUNDED).map(
+    lambda given: {n: value for n, value in given.items() if (given["distribution"], n) != ("beta", "log_std_init")}
+)
+
+
 def recurrent(optional: Arguments) -> st.SearchStrategy[Arguments]:
     sizes: st.SearchStrategy[Arguments] = st.fixed_dictionaries(MEMORY, optional=optional)
     return merged(sizes, MEMORIES)
@@ -115,9 +121,7 @@ KINDS = {
     "masks, LSTM": Kind(
         "Maskable{}LstmPolicy", masked_envs, MASKABLE_SPACES, recurrent(NETWORK), observation_spaces=FOR_LSTM
     ),
-    "bounded": Kind(
-        "{}Policy", noise_envs, boxes(SHAPES), merged(networks(WITH_DEVIATION), BOUNDED), observation_spaces=UP_TO_1
-    ),
+    "bounded": Kind("{}Policy", noise_envs, boxes(SHAPES), OF_BOUNDED, observation_spaces=UP_TO_1),
     "hybrid": Kind("{}Policy", noise_envs, HYBRID, networks(WITH_DEVIATION)),
     "two views": Kind(
         "{}Policy",
