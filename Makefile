@@ -52,7 +52,7 @@ table1: $(COMPARABLE)  ## Repeat the paper's Table 1 at full length (hours; resu
 train: $(INSTALLED)  ## Train PPOClip on CartPole-v1, evaluate, save, reload, plot (a few minutes)
 	$(BIN)/python examples/clip.py
 
-test: lint types unit  ## Lint, check types, run the quick tests (about eleven minutes with the installation)
+test: lint types unit  ## Lint, check types, run the quick tests (about four minutes with the installation)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
