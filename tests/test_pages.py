@@ -68,14 +68,6 @@ def files_called(name: str) -> list[str]:
     return [path for path in SOURCES if f"/{path}".endswith(f"/{name}")]
 
 
-def missing_files(text: str) -> list[str]:
-    return [
-        name
-        for name in re.findall(FILE, text)
-        if name not in THEIRS and not files_called(name) and not (INSTALLED / name).exists()
-    ]
-
-
 def test_the_architecture_names_code() -> None:
     text = prose(DOCS / "architecture.md")
     assert len(re.findall(FILE, text)) > 50 and len(re.findall(r"`[A-Z]\w*\.\w+", text)) > 10

@@ -93,9 +93,6 @@ def test_observations_without_dimensions(fast: bool) -> None:
     PPOClip("MlpPolicy", advised(caught.value, env), fast=fast, **arguments).learn(64)
 
 
-INTEGERS = spaces.Box(0, 9, (2,), np.int64)
-
-
 @pytest.mark.parametrize(
     ("actions", "observations", "refused"),
     [

@@ -61,9 +61,6 @@ class SameArrays(DummyVecEnv):
         return *self._same, infos
 
 
-FRAME = np.zeros(1)
-
-
 def walks(vec_env: Callable[..., Any], reuse: str) -> Any:
     return vec_env([partial(Walk, reuse)] * 2)
 

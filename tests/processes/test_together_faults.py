@@ -19,7 +19,6 @@ from helpers import NoiseEnv
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
 
-TIMES = 10
 SLOW = pytest.mark.slow
 SHORT = timedelta(seconds=8)
 
