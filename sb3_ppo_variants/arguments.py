@@ -196,79 +196,17 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> 
 def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
     """Check the current values of a model's arguments, since loading, callbacks and users may change them.
 
-    :param values: the model's attributes
-    :raises ArgumentError: for the first value that is not allowed
+    :param values: the model's attributes; "policy" and "env" are not the arguments, but what was made of them
+    :raises ArgumentError: for the first value that is not allowed, or if advantages are normalised over one sample
     """
-    # The attribute "policy" is not the argument but the policy itself.
-    check_arguments({name: value for name, value in values.items() if name != "policy"}, rules)
-    check_batch(values["n_steps"], values["n_envs"], values["batch_size"], values["normalize_advantage"])
-
-
-# What to do instead of setting the attribute of a model that was created with another value.
-INSTEAD_OF_SETTING: Mapping[str, str] = {
-    "policy_kwargs": "create a new model with them",
-    "use_sde": "create a new model with it",
-    "rollout_buffer_class": "save the model and pass rollout_buffer_class to load()",
-    "rollout_buffer_kwargs": "save the model and pass rollout_buffer_kwargs to load()",
-    "device": "save the model and pass device to load()",
-    "seed": "call set_random_seed(), or save the model and pass seed to load()",
-}
-
-
-class CheckedArguments:
-    """The arguments of a model as they were last checked. Users and callbacks may set them at any time.
-
-    :param values: the attributes of the new model, whose arguments were checked
-    :param names: the names of the arguments
-    """
-
-    def __init__(self, values: Mapping[str, object], names: Iterable[str]):
-        # The attributes "policy" and "env" are not the arguments, but what was made of them.
-        known = [name for name in names if name in values and name not in ("policy", "env")]
-        self._checked = {name: _copied(values[name]) for name in known}
-
-    def update(self, values: Mapping[str, object], rules: Mapping[str, Rule], take: Callable[[str], None]) -> None:
-        """Check the arguments that were set since the last call, and let them take effect.
-
-        :param values: the attributes of the model
-        :param rules: the allowed values of each argument
-        :param take: lets an argument take effect, by its name
-        :raises ArgumentError: if a value is not allowed, or only counts when a model is created
-        """
-        changed = [name for name, checked in self._checked.items() if not _is_same(values[name], checked)]
-        if not changed:
-            return
-        check_settings(values, rules)
-        for name in changed:
-            if name in INSTEAD_OF_SETTING:
-                raise ArgumentError(
-                    f"{name}={values[name]!r} was set after the model was created with {name}={self._checked[name]!r}, "
-                    f"where it has no effect: {INSTEAD_OF_SETTING[name]}"
-                )
-            take(name)
-            self._checked[name] = _copied(values[name])
-
-
-def _copied(value: object) -> object:
-    return dict(value) if isinstance(value, dict) else value  # The user may change the dict.
-
-
-def _is_same(value: object, checked: object) -> bool:
-    try:
-        return value is checked or (type(value) is type(checked) and bool(value == checked))
-    except (TypeError, ValueError, RuntimeError):  # It contains arrays or tensors, for example.
-        return False
-
-
-def check_batch(n_steps: int, n_envs: int, batch_size: int, normalize_advantage: bool | str) -> None:
-    """Check that advantages are normalised over at least two samples.
-
-    :raises ArgumentError: if they are not
-    """
-    if normalize_advantage and n_steps * n_envs == 1:
-        refuse("n_steps", n_steps, "n_steps * n_envs > 1, unless normalize_advantage=False")
-    if normalize_advantage and normalize_advantage != "rollout" and batch_size == 1:
-        refuse("batch_size", batch_size, "an integer > 1, unless normalize_advantage is False or 'rollout'")
+    for name, rule in rules.items():
+        if name in values and name not in ("policy", "env"):
+            rule.check(name, values[name])
+    normalize = values["normalize_advantage"]
+    if normalize and values["n_steps"] * values["n_envs"] == 1:
+        refuse("n_steps", values["n_steps"], "n_steps * n_envs > 1, unless normalize_advantage=False")
+    if normalize and normalize != "rollout" and values["batch_size"] == 1:
+        refuse("batch_size", 1, "an integer > 1, unless normalize_advantage is False or 'rollout'")
 
 
 def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> None:

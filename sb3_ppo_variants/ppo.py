@@ -24,7 +24,6 @@ from sb3_ppo_variants.arguments import (
     AUTO,
     NON_NEGATIVE,
     RULES,
-    CheckedArguments,
     Rule,
     as_schedule,
     check_arguments,
@@ -115,15 +114,14 @@ class PPOBase(SavedAlgorithm):
     proximal_policy: ProximalPolicy | None = None
     """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
-    # The distributions of the last rollout; and, while a rollout is collected, the id of the model that collects it,
-    # because a callback may copy the model.
+    # What lr_schedule was made of; the distributions of the last rollout; and, while a rollout is collected, the id of
+    # the model that collects it, because a callback may copy the model.
+    _scheduled: object
     old_policy: OldPolicy | None = None
     _collecting: int | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.train is PPOBase.train and cls._update_learning_rate is not OnPolicyAlgorithm._update_learning_rate:
-            raise TypeError(f"{cls.__name__}._update_learning_rate is not called: pass a schedule as learning_rate")
         cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
@@ -150,8 +148,6 @@ class PPOBase(SavedAlgorithm):
                 setattr(self, name, value)
         if begins:
             self._setup_model()
-            if not hasattr(self, "_checked_arguments"):
-                raise TypeError(f"{type(self).__name__}._setup_model must call super()._setup_model()")
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
     def _setup_model(self) -> None:
@@ -170,7 +166,6 @@ class PPOBase(SavedAlgorithm):
         for name in schedules.keys() - STAY_NUMBERS:
             if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
-        self._checked_arguments = CheckedArguments(self.__dict__, rules)
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
@@ -182,6 +177,7 @@ class PPOBase(SavedAlgorithm):
         if isinstance(rate, Real):
             self.learning_rate = rate = float(rate)  # SB3's PPO loads no file with a float32 of NumPy.
         self.lr_schedule = as_schedule(rate.learning_rate if isinstance(rate, KLAdaptive) else rate)
+        self._scheduled = rate
 
     # The parts
 
@@ -243,7 +239,10 @@ class PPOBase(SavedAlgorithm):
 
         :param buffer: the rollout; ``None`` for the model's
         """
-        self._checked_arguments.update(self.__dict__, self._all_rules, self._take)  # Callbacks may have set them.
+        check_settings(self.__dict__, self._all_rules)  # Callbacks may have set them.
+        if self.learning_rate is not self._scheduled:
+            self._setup_lr_schedule()
+        self._division = divide(self.updates, self._division)
         buffer = self.rollout_buffer if buffer is None else buffer
         objective, normalize = self._objective(), self.normalize_advantage
         descents = self._division.descents(self, self._early_stop(objective))
@@ -265,18 +264,6 @@ class PPOBase(SavedAlgorithm):
             proximal=self.proximal_policy,
             old_parameters=None if self.old_policy is None else self.old_policy.of(buffer),
         )
-
-    def _take(self, name: str) -> None:
-        """Let the new value of an argument take effect, where the next plan does not read it."""
-        if name == "learning_rate":
-            if isinstance(self.learning_rate, KLAdaptive):
-                check_kl(self.policy)
-            self._setup_lr_schedule()
-        elif name in ("gamma", "gae_lambda"):
-            self.rollout_buffer.gamma = self.gamma
-            self.rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
-        elif name == "updates":
-            self._division = divide(self.updates, self._division)
 
     def current_argument(self, name: str) -> float:
         """Evaluate an argument, a number or a schedule, in the current update.
@@ -318,7 +305,7 @@ class PPOBase(SavedAlgorithm):
                 if callable(self.gae_lambda):
                     # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
                     self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                    rollout_buffer.gae_lambda = self.current_argument("gae_lambda")
+                rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
                 engine = choose(plan, self.fast).engine
                 actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
                 going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
@@ -463,7 +450,7 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_checked_arguments", "old_policy", "_collecting"]
+        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy", "_collecting"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
