@@ -177,43 +177,24 @@ def check_prediction(
     """
     policy, kind = model.policy, kind_of(model.policy)
     given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, model.action_space)
-    if kind.takes_masks and kind.has_memory:
-        _check_begins(state, episode_start)
-    remembers = kind.has_memory and (state is not None or episode_start is not None)
-    if (given or remembers) and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+    counts = {"action_masks": len(array) for array in given.values()}
+    if kind.has_memory and state is not None:
+        counts["state"] = np.shape(state[0])[1]
+    if kind.has_memory and episode_start is not None:
+        counts["episode_start"] = len(episode_start)
+        if kind.takes_masks and state is None and not np.all(episode_start):
+            raise ArgumentError(
+                "state=None: episodes go on where episode_start is False, so pass the state that predict() returned. "
+                "evaluate_policy of sb3-contrib drops it when it passes masks: use SB3's with "
+                "sb3_ppo_variants.evaluation.WithMasks(model, env)"
+            )
+    if counts and not isinstance(observation, tuple):  # The policy itself refuses tuples.
         tensors = policy.obs_to_tensor(observation)[0]
         n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
-        if given:
-            masks.check_number(len(given[masks.METHOD]), n_observations)
-        if remembers:
-            _check_memory(() if state is None else state, episode_start, n_observations)
+        for name, count in counts.items():
+            if count != n_observations:
+                raise ArgumentError(
+                    f"{name} is for {count} environments, but there are {n_observations} observations: pass the "
+                    f"{name} of these environments"
+                )
     return given
-
-
-def _check_begins(state: object, episode_start: np.ndarray | None) -> None:
-    """Check that the memory of a policy with masks is not lost, as in sb3-contrib's evaluation with masks.
-
-    :raises ArgumentError: if episodes go on, but their states are missing
-    """
-    if state is None and episode_start is not None and not np.all(episode_start):
-        raise ArgumentError(
-            "state=None: episodes go on where episode_start is False, so pass the state that predict() returned. "
-            "evaluate_policy of sb3-contrib drops it when it passes masks: use SB3's with "
-            "sb3_ppo_variants.evaluation.WithMasks(model, env)"
-        )
-
-
-def _check_memory(state: Sequence[np.ndarray], episode_start: np.ndarray | None, n_observations: int) -> None:
-    """Check that the states of an LSTM, and the starts of episodes, are those of as many environments as observed.
-
-    :raises ArgumentError: if they are not
-    """
-    counts = {"state": {np.shape(part)[1] for part in state if np.ndim(part) == 3}}
-    if episode_start is not None and np.ndim(episode_start) == 1:
-        counts["episode_start"] = {len(episode_start)}
-    for name, found in counts.items():
-        if found - {n_observations}:
-            raise ArgumentError(
-                f"{name} is for {max(found - {n_observations})} environments, but there are {n_observations} "
-                f"observations: pass the {name} of these environments, or None to start anew"
-            )

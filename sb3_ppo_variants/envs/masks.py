@@ -227,12 +227,6 @@ def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -
         raise ArgumentError(f"action_masks: {of_one} is {error.problem}") from error
 
 
-def check_number(n_masks: int, n_observations: int) -> None:
-    """:raises ArgumentError: if ``predict`` gets more or fewer masks than observations"""
-    if n_masks != n_observations:
-        raise ArgumentError(f"action_masks: {n_masks} masks for {n_observations} observations; pass one for each")
-
-
 def _name(env: VecEnv) -> str:
     """Find the id of the environments, or else the name of their class, if they are in this process."""
     # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.

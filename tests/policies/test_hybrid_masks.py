@@ -199,7 +199,7 @@ WRONG: list[tuple[Any, str]] = [
         {"choice": [0, 0, 0]},
         "observation 0 is False for every action of the part 'choice', but must be",
     ),
-    ([{}, {}, {}], "3 masks for 2 observations"),
+    ([{}, {}, {}], "is for 3 environments, but there are 2 observations"),
     ([1, 1], "allowed: 3 booleans for each observation"),
 ]
 

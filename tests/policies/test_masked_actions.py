@@ -106,7 +106,7 @@ PREDICTIONS: list[tuple[Any, str]] = [
     (None, "needs the masks of the states.*get_action_masks"),
     ([1, 0], "action_masks=.* is not allowed; allowed: 3 booleans for each observation"),
     (["a", "b", "c"], "of observation 0 is .*, but must be an array of booleans"),
-    (np.ones((2, 3)), "action_masks: 2 masks for 1 observations"),
+    (np.ones((2, 3)), "action_masks is for 2 environments, but there are 1 observations"),
     ([0, 0, 0], "observation 0 is False for every action, but must be True for at least one"),
 ]
 

@@ -156,7 +156,7 @@ def test_predictions_follow_states_and_masks() -> None:
         np.testing.assert_allclose(state, th.stack(tuple(memory)), rtol=1e-5, atol=1e-6)
     with pytest.raises(ArgumentError, match=r"^action_masks=None: MaskableRecurrentActorCriticPolicy needs the masks"):
         model.predict(observations, state)
-    with pytest.raises(ArgumentError, match=r"^action_masks: 3 masks for 2 observations"):
+    with pytest.raises(ArgumentError, match=r"^action_masks is for 3 environments, but there are 2 observations"):
         model.predict(observations[:2], action_masks=masks)
 
 
