@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
 from stable_baselines3.common.callbacks import (
     BaseCallback,
     CallbackList,
@@ -26,7 +27,6 @@ from sb3_ppo_variants.saving.state import inside, walk
 
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)
-MASKABLE_CALLBACKS = "sb3_contrib.common.maskable.callbacks"
 
 
 def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallback:
@@ -49,7 +49,7 @@ def check_evaluations(callback: BaseCallback, kind: PolicyKind) -> None:
     :raises ArgumentError: if one will
     """
     for one in walk(callback):
-        forgets = kind.has_memory and type(one).__module__ == MASKABLE_CALLBACKS
+        forgets = kind.has_memory and type(one) is MaskableEvalCallback
         if kind.takes_masks and (type(one) is EvalCallback or forgets):
             problem = "drops the memory of the policy when it passes masks" if forgets else "passes no action masks"
             raise ArgumentError(

@@ -22,8 +22,8 @@ from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, N
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.families import first_state, kind_of
 from sb3_ppo_variants.policies.kind import without_traces
+from sb3_ppo_variants.policies.kinds import first_state, kind_of
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.spaces import check_action_space, check_observation_space
 
@@ -177,7 +177,7 @@ def check_prediction(
     """
     policy, kind = model.policy, kind_of(model.policy)
     given = masks.check_given(action_masks, kind.takes_masks, type(policy).__name__, model.action_space)
-    counts = {"action_masks": len(array) for array in given.values()}
+    counts = {name: len(array) for name, array in given.items()}
     if kind.has_memory and state is not None:
         counts["state"] = np.shape(state[0])[1]
     if kind.has_memory and episode_start is not None:

@@ -10,7 +10,6 @@ divergences of the Gaussians underneath. With gSDE, the density that SB3 evaluat
 deviation that depends on the state.
 
 The masked distributions of sb3-contrib are categorical. Masked actions have probability 0 and contribute nothing.
-These distributions are recognised by name, so that sb3-contrib need not be installed.
 
 To support another distribution, call :func:`register_kl`.
 """
@@ -23,6 +22,12 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 import torch as th
+from sb3_contrib.common.maskable.distributions import (
+    MaskableBernoulliDistribution,
+    MaskableCategorical,
+    MaskableCategoricalDistribution,
+    MaskableMultiCategoricalDistribution,
+)
 from stable_baselines3.common.distributions import (
     BernoulliDistribution,
     CategoricalDistribution,
@@ -45,9 +50,12 @@ RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
-MASKABLE_DISTRIBUTIONS = "sb3_contrib.common.maskable.distributions"
-# The masked Bernoulli distribution needs no entry: it is a multi-categorical one with two categories per dimension.
-_MASKED = ("MaskableCategoricalDistribution", "MaskableMultiCategoricalDistribution")
+# sb3-contrib's masked distributions. That of coins is a multi-categorical one with two categories per dimension.
+MASKED = (
+    MaskableCategoricalDistribution,
+    MaskableMultiCategoricalDistribution,
+    MaskableBernoulliDistribution,
+)
 
 
 class MissingKLError(NotImplementedError):
@@ -195,8 +203,6 @@ def divergences_of(distribution: Distribution) -> Divergences:
     for cls in type(distribution).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
-        if cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in _MASKED:
-            return Divergences(cls, _masked_parameters, *_OF_CATEGORIES, built_in=True)
     raise MissingKLError(_missing(distribution))
 
 
@@ -218,8 +224,7 @@ def _missing(distribution: Distribution) -> str:
 
 def is_masked(distribution: object) -> bool:
     """Whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
-    cls = type(distribution)
-    return cls.__module__ == MASKABLE_DISTRIBUTIONS and cls.__name__ in {*_MASKED, "MaskableBernoulliDistribution"}
+    return type(distribution) in MASKED
 
 
 # There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.
@@ -320,7 +325,7 @@ def _masked_parameters(distribution: Wrapped) -> Parameters:
     # The logits of masked actions are finite, but so low that the probabilities are 0: they contribute 0 to the KL.
     logits: list[th.Tensor] = []
     for part in getattr(distribution, "distributions", None) or [distribution.distribution]:
-        if (type(part).__module__, type(part).__name__) != (MASKABLE_DISTRIBUTIONS, "MaskableCategorical"):
+        if type(part) is not MaskableCategorical:
             raise MissingKLError(_missing(distribution))
         logits.append(part.logits)
     return tuple(logits)
@@ -338,6 +343,8 @@ for _divergences in (
     Divergences(StateDependentNoiseDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
     Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
+    Divergences(MaskableCategoricalDistribution, _masked_parameters, *_OF_CATEGORIES),
+    Divergences(MaskableMultiCategoricalDistribution, _masked_parameters, *_OF_CATEGORIES),
     Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), *_OF_COINS),
 ):
     register_built_in(_divergences)

@@ -52,7 +52,7 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
-from sb3_ppo_variants.policies.families import Aliases, check_kl, kind_of
+from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of
 from sb3_ppo_variants.policies.making import make_policy_and_buffer
 from sb3_ppo_variants.processes import Processes, current, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
@@ -85,7 +85,7 @@ class PPOBase(SavedAlgorithm):
     The arguments are those of :class:`~sb3_ppo_variants.PPOClip`, which lists them all.
     """
 
-    policy_aliases: ClassVar[Mapping[str, type[BasePolicy]]] = Aliases()  # type: ignore[assignment]
+    policy_aliases: ClassVar[Mapping[str, type[BasePolicy]]] = ALIASES  # type: ignore[assignment]
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
         "learning_rate": LEARNING_RATE,

@@ -50,7 +50,6 @@ OPTIONAL = [
     "rich",
     "rl_zoo3",
     "rliable",
-    "sb3_contrib",
     "scipy",
     "seaborn",
     "tabulate",

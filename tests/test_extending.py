@@ -27,8 +27,7 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.engines import choice
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchUpdate
-from sb3_ppo_variants.policies import families
-from sb3_ppo_variants.policies.families import Family, kind_of_class
+from sb3_ppo_variants.policies import kinds
 from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.stops import EarlyStop
@@ -141,14 +140,12 @@ class Auxiliary(PolicyKind):
         return Evaluated(values.flatten(), *others)
 
 
-FAMILY = Family(package=__name__, aliases=("AuxiliaryPolicy",), load=lambda: Auxiliary)
 # [end]
 
 
 def test_a_policy_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind_of_class.cache_clear()
-    monkeypatch.setattr(families, "FAMILIES", (FAMILY, *families.FAMILIES))
-    model = PPOFixedKL("AuxiliaryPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, **SETTINGS).learn(64)
+    monkeypatch.setattr(kinds, "KINDS", (Auxiliary, *kinds.KINDS))
+    model = PPOFixedKL(AuxiliaryPolicy, noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, **SETTINGS).learn(64)
     assert type(model.policy) is AuxiliaryPolicy
     plain = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, fast=False, **SETTINGS)
     assert th.equal(flat_weights(model), flat_weights(plain.learn(64)))

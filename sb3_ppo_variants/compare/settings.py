@@ -30,7 +30,7 @@ from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments import list_arguments
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import to_plain
-from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, evaluate_python
 from sb3_ppo_variants.saving.plain import Values
 
@@ -140,8 +140,7 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # The module's own code may raise anything.
-        extra = f"; {installation('contrib')}" if module == "sb3_contrib" else ""
-        raise ArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}{extra}") from error
+        raise ArgumentError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, BaseAlgorithm)):
         raise ArgumentError(f"{path} is not an algorithm: it must derive from stable_baselines3's BaseAlgorithm")
     return found

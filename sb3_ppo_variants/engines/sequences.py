@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch as th
 from gymnasium import spaces
@@ -28,11 +28,9 @@ from sb3_ppo_variants.engines.views import make_view
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.gru import GRULikeLSTM
+from sb3_ppo_variants.policies.recurrent import Recurrent
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
-
-if TYPE_CHECKING:
-    from sb3_ppo_variants.policies.recurrent import Recurrent
 
 # The hidden and cell states of an LSTM.
 States: TypeAlias = tuple[th.Tensor, th.Tensor]
@@ -121,7 +119,7 @@ class SequenceUpdate(TorchUpdate):
 
     def minibatches(self) -> Generator[Samples]:
         with closing(super().minibatches()) as minibatches:
-            yield from map(cast("Recurrent", self._plan.kind).without_starts, minibatches)
+            yield from map(cast(Recurrent, self._plan.kind).without_starts, minibatches)
 
     def descend(self, descent: Descent) -> DescentResult:
         with fuse_adam(descent.optimizer):

@@ -1,7 +1,7 @@
 """Policy kinds, which evaluate the steps of a rollout and minibatches.
 
 :class:`PolicyKind` evaluates policies that act on observations alone. Kinds of policies that need more, such as action
-masks or memory, derive from it. Those that need sb3-contrib are only imported, together with it, when they are used.
+masks or memory, derive from it. ``kinds.py`` lists them all.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,6 +110,8 @@ class PolicyKind:
         MultiInputActorCriticPolicy,
     )
     """The policy classes for vectors, images and dictionaries."""
+    aliases: ClassVar[Sequence[str]] = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+    """Their aliases."""
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
     box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxPolicy, BoxAsymmetricPolicy)

@@ -14,9 +14,9 @@ from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import KEYS
-from sb3_ppo_variants.policies.families import family_of, kind_of, kind_of_class
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
 from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.policies.kinds import kind_of, kind_of_class
 
 # Arguments that these dicts must not contain, because SB3 or this module passes them itself.
 GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
@@ -117,7 +117,7 @@ def _choose_buffer(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
     if kind.buffers == PolicyKind.buffers:
         # A user's class may hold dictionaries even if it derives from SB3's class for arrays.
         fits = given is not RolloutBuffer if holds_dicts else not issubclass(given, DictRolloutBuffer)
-    if not fits or family_of(given) is not family_of(suitable):
+    if not fits or kind_of_class(given).buffers != kind.buffers:
         raise ArgumentError(
             f"rollout_buffer_class={given} cannot hold rollouts of {model.policy_class.__name__}; "
             f"use {suitable.__name__} or a subclass of it"

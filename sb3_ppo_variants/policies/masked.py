@@ -164,6 +164,7 @@ class Masked(PolicyKind):
         MaskableActorCriticCnnPolicy,
         MaskableMultiInputActorCriticPolicy,
     )
+    aliases: ClassVar[Sequence[str]] = ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy")
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
     hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (MaskableHybridPolicy, MaskableHybridAsymmetricPolicy)
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)

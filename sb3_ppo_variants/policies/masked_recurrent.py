@@ -194,6 +194,11 @@ class MaskedRecurrent(Recurrent, Masked):
         MaskableRecurrentActorCriticCnnPolicy,
         MaskableRecurrentMultiInputActorCriticPolicy,
     )
+    aliases = (
+        "MaskableMlpLstmPolicy",
+        "MaskableCnnLstmPolicy",
+        "MaskableMultiInputLstmPolicy",
+    )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricLstmPolicy
     hybrid_heads = (MaskableHybridLstmPolicy, MaskableHybridAsymmetricLstmPolicy)
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)

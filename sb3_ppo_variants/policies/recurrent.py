@@ -120,6 +120,7 @@ class Recurrent(PolicyKind):
     """
 
     policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
+    aliases = ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy")
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricLstmPolicy
     box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxLstmPolicy, BoxAsymmetricLstmPolicy)
     hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridLstmPolicy, HybridAsymmetricLstmPolicy)

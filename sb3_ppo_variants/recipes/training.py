@@ -21,7 +21,7 @@ from sb3_ppo_variants.envs.masks import check_env
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.policies.families import kind_of_class
+from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.recipes.recipe import Recipe

@@ -33,7 +33,7 @@ from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.objectives import read_objective
-from sb3_ppo_variants.policies.families import kind_of_class
+from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value

@@ -18,7 +18,6 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from fresh import ended, run_code_anew
 from helpers import VARIANTS, VECTOR, NoiseEnv, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip
 from sb3_ppo_variants.envs.masks import random_actions
@@ -128,14 +127,6 @@ def test_what_does_not_fit_masks() -> None:
         small_masked(use_sde=True)
     with pytest.raises(ArgumentError, match="MaskableRolloutBuffer"):
         small_masked(rollout_buffer_class=RolloutBuffer)
-
-
-def test_sb3_contrib_is_imported_only_for_such_policies() -> None:
-    code = "import sys; from sb3_ppo_variants import PPOClip; PPOClip('MlpPolicy', 'CartPole-v1', n_steps=64).learn(64)"
-    assert ended(run_code_anew, f"{code}; sys.exit('sb3_contrib' in sys.modules)").returncode == 0
-    code = "import sys; sys.modules['sb3_contrib'] = None; from sb3_ppo_variants import PPOClip"
-    call = "PPOClip('MaskableMlpPolicy', 'CartPole-v1')"
-    assert "pip install -e '.[contrib]'" in ended(run_code_anew, f"{code}; {call}").stderr
 
 
 @pytest.mark.parametrize("name", MASKED_SPACES)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sb3_contrib
 import torch as th
 from masked_envs import MULTI, masked_envs
 from recurrence import ragged_envs
@@ -44,7 +45,7 @@ THEIRS: dict[str, tuple[Any, str, str, Any]] = {
 
 
 def their_class(name: str) -> Any:
-    return PPO if name == "PPO" else getattr(pytest.importorskip("sb3_contrib"), name)
+    return PPO if name == "PPO" else getattr(sb3_contrib, name)
 
 
 @pytest.mark.parametrize("name", THEIRS)

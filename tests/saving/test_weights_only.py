@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sb3_contrib
 import torch as th
 from forging import seal, serialize, unzip
 from gymnasium import spaces
@@ -60,7 +61,7 @@ def test_what_a_file_does_not_decide(nothing_is_unpickled: None, tmp_path: Path)
     ],
 )
 def test_files_of_sb3_load_as_the_error_advises(name: str, policy: str, alias: str, nothing_is_unpickled: None) -> None:
-    cls = PPO if name == "PPO" else getattr(pytest.importorskip("sb3_contrib"), name)
+    cls = PPO if name == "PPO" else getattr(sb3_contrib, name)
     env = noise_envs(ACTION_SPACES["Discrete"])
     theirs = small(cls, env, policy)
     file = save(theirs)
