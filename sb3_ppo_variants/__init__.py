@@ -18,13 +18,12 @@ from sb3_ppo_variants.errors import (
     WorkerError,
 )
 from sb3_ppo_variants.kl import MissingKLError, register_kl
+from sb3_ppo_variants.limits import ApproximateKL, EarlyStop, ExactKL, KLAdaptive, RatioDeviation
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Batch, Objective
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.saving import ExactCheckpointCallback
 from sb3_ppo_variants.separate import SeparateUpdates
-from sb3_ppo_variants.step_size import KLAdaptive
-from sb3_ppo_variants.stops import ApproximateKL, EarlyStop, ExactKL, RatioDeviation
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 __version__ = "1.0.0"

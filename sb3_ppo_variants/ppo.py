@@ -49,6 +49,7 @@ from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.normalizing import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
@@ -62,8 +63,6 @@ from sb3_ppo_variants.separate import divide, separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.spaces import ACTION_SPACES
 from sb3_ppo_variants.statistics import LOGGED
-from sb3_ppo_variants.step_size import KLAdaptive
-from sb3_ppo_variants.stops import TOLERATED, ApproximateKL, EarlyStop
 from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")

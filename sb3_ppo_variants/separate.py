@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, check_names, current_value
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies.kinds import first_state
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.update import JOINT, Descent, DescentResult, JointUpdates, Trained, Updates
 
 

@@ -22,14 +22,13 @@ from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments import current_value
 from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.limits import EarlyStop, KLAdaptive
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes, mean_and_variance
 from sb3_ppo_variants.statistics import MinibatchStatistics
-from sb3_ppo_variants.step_size import KLAdaptive
-from sb3_ppo_variants.stops import EarlyStop
 
 # True means "minibatch", as in SB3.
 NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]

@@ -16,13 +16,12 @@ from stable_baselines3.common.type_aliases import GymEnv, Schedule
 from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
 from sb3_ppo_variants.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.limits import EarlyStop, KLAdaptive
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.statistics import LOGGED
-from sb3_ppo_variants.step_size import KLAdaptive
-from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.update import NormalizeAdvantage, Updates
 
 # Arguments of a class, by name.

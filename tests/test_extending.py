@@ -27,10 +27,10 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.engines import choice
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchUpdate
+from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies import kinds
 from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind
 from sb3_ppo_variants.rollout import Samples
-from sb3_ppo_variants.stops import EarlyStop
 from sb3_ppo_variants.update import Descent, DescentResult, JointUpdates, Trained, UpdatePlan
 
 SETTINGS: dict[str, Any] = dict(n_steps=16, batch_size=8, n_epochs=2, seed=0)

@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch as th
 
 from sb3_ppo_variants.arguments import ABOVE_ONE, NON_NEGATIVE, POSITIVE
+from sb3_ppo_variants.limits import RatioDeviation
 from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
 from sb3_ppo_variants.objectives.surrogates import Unclipped
-from sb3_ppo_variants.stops import RatioDeviation
 
 
 @dataclass(frozen=True)

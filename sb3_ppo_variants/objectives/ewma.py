@@ -10,9 +10,9 @@ from torch import nn
 
 from sb3_ppo_variants.arguments import FRACTION, instance
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.objectives.objective import Batch, Objective
 from sb3_ppo_variants.objectives.surrogates import Clipped
-from sb3_ppo_variants.stops import EarlyStop
 
 OF_THE_PAPER = Clipped(0.2)
 

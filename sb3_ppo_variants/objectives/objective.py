@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeGuard, TypeVar, cast
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
-from sb3_ppo_variants.stops import EarlyStop
+from sb3_ppo_variants.limits import EarlyStop
 
 Self = TypeVar("Self", bound="Objective")
 

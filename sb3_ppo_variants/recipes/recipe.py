@@ -23,13 +23,12 @@ from sb3_ppo_variants.commandline import read_call
 from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
+from sb3_ppo_variants.limits import ApproximateKL, ExactKL, KLAdaptive, RatioDeviation
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_of, read_hyperparameters
 from sb3_ppo_variants.separate import SeparateUpdates
-from sb3_ppo_variants.step_size import KLAdaptive
-from sb3_ppo_variants.stops import ApproximateKL, ExactKL, RatioDeviation
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 ALGORITHMS: dict[str, type[PPOBase]] = {

@@ -32,6 +32,7 @@ from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.limits import KLAdaptive
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
@@ -40,7 +41,6 @@ from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exac
 from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_in_file
 from sb3_ppo_variants.recipes.recipe import find_part, list_wrappers
 from sb3_ppo_variants.saving import ExactCheckpointCallback
-from sb3_ppo_variants.step_size import KLAdaptive
 
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.

@@ -21,6 +21,7 @@ from helpers import (
     update,
 )
 from sb3_ppo_variants import ArgumentError, Batch, Objective, PPOCustom
+from sb3_ppo_variants.limits import RatioDeviation
 from sb3_ppo_variants.objectives import (
     CISPO,
     DPO,
@@ -39,7 +40,6 @@ from sb3_ppo_variants.objectives import (
     Rollback,
     TrulyPPO,
 )
-from sb3_ppo_variants.stops import RatioDeviation
 
 RATIO = [0.5, 1.0, 1.5, 2.0]
 ADVANTAGES = [1.0, -1.0, 1.0, -1.0]

@@ -12,8 +12,8 @@ from sb3_ppo_variants.engines.native.actor import NativeActor
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.limits import KLAdaptive
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.step_size import KLAdaptive
 from sb3_ppo_variants.update import UpdatePlan
 
 
