@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from numbers import Real
-from typing import Any, ClassVar, TypeGuard, TypeVar, cast
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
@@ -32,6 +31,43 @@ class Batch:
     :param others: other fields by name
     """
 
+    ratio: th.Tensor
+    """r(theta) = pi(a|s) / pi_old(a|s)."""
+    log_ratio: th.Tensor
+    """log r(theta)."""
+    log_prob: th.Tensor
+    """log pi(a|s)."""
+    old_log_prob: th.Tensor
+    """log pi_old(a|s)."""
+    advantages: th.Tensor
+    """A, normalised as the model's ``normalize_advantage`` says."""
+    kl: th.Tensor
+    """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
+    reverse_kl: th.Tensor
+    """KL(new || old) in each state, likewise."""
+    jensen_shannon: th.Tensor
+    """The Jensen-Shannon divergence of the old and the new policy in each state, likewise."""
+    renyi: Callable[[float], th.Tensor]
+    """Computes the Renyi divergence D(old || new) of an order in each state, likewise."""
+    parameters: tuple[th.Tensor, ...]
+    """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
+    old_parameters: tuple[th.Tensor, ...]
+    """Those of the old policy, likewise."""
+    entropy: th.Tensor
+    """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
+    old_values: th.Tensor
+    """The values that were estimated during the rollout."""
+    returns: th.Tensor
+    """The TD(lambda) targets of the value function."""
+    observations: Any
+    """Shape ``(batch, ...)``, or a dict of these."""
+    actions: th.Tensor
+    """As the rollout buffer has them, shape ``(batch, action_dim)``."""
+    rows: th.Tensor
+    """The index of each sample in the rollout, which has one environment after the other."""
+    episodes: th.Tensor
+    """A number for each episode, or part of one, in the rollout; its samples share it."""
+
     def __init__(
         self,
         ratio: th.Tensor | None = None,
@@ -46,97 +82,30 @@ class Batch:
             if name not in FIELDS:
                 raise TypeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
             if value is not None:
-                self.__dict__[name] = value  # In the place of what a cached property would compute.
+                setattr(self, name, value)
 
-    @cached_property
-    def ratio(self) -> th.Tensor:
-        """r(theta) = pi(a|s) / pi_old(a|s)."""
-        return self.log_ratio.exp()
+    def __getattr__(self, name: str) -> Any:
+        """Compute a field that has not been read before.
 
-    @cached_property
-    def log_ratio(self) -> th.Tensor:
-        """log r(theta)."""
-        return self.ratio.log() if "ratio" in self.__dict__ else self._read("log_ratio")
+        :raises RuntimeError: if the source does not know it
+        """
+        if name not in FIELDS:
+            raise AttributeError(f"a batch has no {name!r}; its fields are {', '.join(sorted(FIELDS))}")
+        value = self._source(name)
+        if value is None:
+            value = self._derive(name)
+        setattr(self, name, value)
+        return value
 
-    @cached_property
-    def log_prob(self) -> th.Tensor:
-        """log pi(a|s)."""
-        found: th.Tensor | None = self._source("log_prob")
-        return self.old_log_prob + self.log_ratio if found is None else found
-
-    @cached_property
-    def old_log_prob(self) -> th.Tensor:
-        """log pi_old(a|s)."""
-        return self._read("old_log_prob")
-
-    @cached_property
-    def advantages(self) -> th.Tensor:
-        """A, normalised as the model's ``normalize_advantage`` says."""
-        return self._read("advantages")
-
-    @cached_property
-    def kl(self) -> th.Tensor:
-        """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
-        return self._read("kl")
-
-    @cached_property
-    def reverse_kl(self) -> th.Tensor:
-        """KL(new || old) in each state, likewise."""
-        return self._read("reverse_kl")
-
-    @cached_property
-    def jensen_shannon(self) -> th.Tensor:
-        """The Jensen-Shannon divergence of the old and the new policy in each state, likewise."""
-        return self._read("jensen_shannon")
-
-    @cached_property
-    def parameters(self) -> tuple[th.Tensor, ...]:
-        """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
-        return cast(tuple[th.Tensor, ...], self._read("parameters"))
-
-    @cached_property
-    def old_parameters(self) -> tuple[th.Tensor, ...]:
-        """Those of the old policy, likewise."""
-        return cast(tuple[th.Tensor, ...], self._read("old_parameters"))
-
-    @cached_property
-    def entropy(self) -> th.Tensor:
-        """The entropy of pi in each state; where it has no closed form, -log pi(a|s) estimates it."""
-        return self._read("entropy")
-
-    @cached_property
-    def old_values(self) -> th.Tensor:
-        """The values that were estimated during the rollout."""
-        return self._read("old_values")
-
-    @cached_property
-    def returns(self) -> th.Tensor:
-        """The TD(lambda) targets of the value function."""
-        return self._read("returns")
-
-    @cached_property
-    def observations(self) -> Any:
-        """Shape ``(batch, ...)``, or a dict of these."""
-        return self._read("observations")
-
-    @cached_property
-    def actions(self) -> th.Tensor:
-        """As the rollout buffer has them, shape ``(batch, action_dim)``."""
-        return self._read("actions")
-
-    @cached_property
-    def rows(self) -> th.Tensor:
-        """The index of each sample in the rollout, which has one environment after the other."""
-        return self._read("rows")
-
-    @cached_property
-    def episodes(self) -> th.Tensor:
-        """A number for each episode, or part of one, in the rollout; its samples share it."""
-        return self._read("episodes")
-
-    def renyi(self, order: float) -> th.Tensor:
-        """Compute the Renyi divergence D(old || new) of an order in each state. The objective must set ``needs_kl``."""
-        return cast(Callable[[float], th.Tensor], self._read("renyi"))(order)
+    def _derive(self, name: str) -> th.Tensor:
+        if name == "ratio":
+            return self.log_ratio.exp()
+        if name == "log_ratio" and "ratio" in vars(self):
+            return self.ratio.log()
+        if name == "log_prob":
+            return self.old_log_prob + self.log_ratio
+        advice = ": set needs_kl = True in its class" if name in OF_DISTRIBUTIONS else ""
+        raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have{advice}")
 
     def over_rollout(self, compute: Callable[["Batch"], th.Tensor]) -> th.Tensor:
         """Compute something for the whole rollout, only once per update, and return it for the samples of this batch.
@@ -150,19 +119,8 @@ class Batch:
         of_samples: Callable[[Callable[[Batch], th.Tensor]], th.Tensor] | None = self._source("over_rollout")
         return compute(self) if of_samples is None else of_samples(compute)
 
-    def _read(self, name: str) -> th.Tensor:
-        """Ask the source for a field, a tensor where nothing else is said.
 
-        :raises RuntimeError: if the source does not know it
-        """
-        value: th.Tensor | None = self._source(name)
-        if value is None:
-            advice = ": set needs_kl = True in its class" if name in OF_DISTRIBUTIONS else ""
-            raise RuntimeError(f"the objective reads batch.{name}, which this batch does not have{advice}")
-        return value
-
-
-FIELDS = frozenset({*(name for name, each in vars(Batch).items() if isinstance(each, cached_property)), "renyi"})
+FIELDS = frozenset(Batch.__annotations__)
 # What is known only of distributions with a known KL.
 OF_DISTRIBUTIONS = frozenset({"kl", "reverse_kl", "jensen_shannon", "renyi", "parameters", "old_parameters"})
 
