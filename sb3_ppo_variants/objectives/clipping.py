@@ -8,7 +8,7 @@ import torch as th
 
 from sb3_ppo_variants.arguments import ABOVE_ONE, NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.limits import RatioDeviation
-from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Rules
 from sb3_ppo_variants.objectives.surrogates import Unclipped
 
 
@@ -25,12 +25,9 @@ class ClipHigher(NativeObjective):
     """
 
     term: ClassVar[str] = "CLIPPED"
+    rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE, "clip_range_high": NON_NEGATIVE}
     clip_range: float = 0.2
     clip_range_high: float = 0.28
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range", self.clip_range)
-        NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -56,12 +53,9 @@ class DualClip(NativeObjective):
     """
 
     term: ClassVar[str] = "DUAL_CLIPPED"
+    rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE, "c": ABOVE_ONE}
     clip_range: float = 0.2
     c: float = 3.0
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range", self.clip_range)
-        ABOVE_ONE.check("c", self.c)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -90,12 +84,9 @@ class CISPO(NativeObjective):
     """
 
     term: ClassVar[str] = "WEIGHTED"
+    rules: ClassVar[Rules] = {"clip_range_high": NON_NEGATIVE, "clip_range_low": NON_NEGATIVE}
     clip_range_high: float = 0.28
     clip_range_low: float = 1.0
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range_high", self.clip_range_high)
-        NON_NEGATIVE.check("clip_range_low", self.clip_range_low)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -121,12 +112,9 @@ class Rollback(NativeObjective):
     """
 
     term: ClassVar[str] = "ROLLED_BACK"
+    rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE, "alpha": POSITIVE}
     clip_range: float = 0.2
     alpha: float = 0.3
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range", self.clip_range)
-        POSITIVE.check("alpha", self.alpha)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -155,12 +143,9 @@ class TrulyPPO(NativeObjective):
 
     term: ClassVar[str] = "ROLLED_BACK_BY_KL"
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"delta": NON_NEGATIVE, "alpha": POSITIVE}
     delta: float = 0.03
     alpha: float = 5.0
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("delta", self.delta)
-        POSITIVE.check("alpha", self.alpha)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -185,10 +170,8 @@ class ESPO(Unclipped):
     :raises ArgumentError: (a ``ValueError``) if it has a value that is not allowed
     """
 
+    rules: ClassVar[Rules] = {"delta": NON_NEGATIVE}
     delta: float = 0.25
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("delta", self.delta)
 
     @property
     def stop(self) -> RatioDeviation:  # type: ignore[override]

@@ -1,16 +1,18 @@
 """The interface of objectives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
 
+from sb3_ppo_variants.arguments import Rule, check_arguments
 from sb3_ppo_variants.limits import EarlyStop
 
 Self = TypeVar("Self", bound="Objective")
+Rules: TypeAlias = Mapping[str, Rule]
 
 
 def unknown(field: str) -> None:
@@ -183,14 +185,18 @@ class NativeObjective(Objective):
 
     term: ClassVar[str]
     """Its constant of the enumeration ``Objectives`` in ``interface.hpp``."""
+    rules: ClassVar[Rules] = {}
+    """The allowed values of its fields."""
+    numbers_per_sample: ClassVar[int] = 0
+    """How many numbers its term takes for each sample."""
+
+    def __post_init__(self) -> None:
+        check_arguments(vars(self), self.rules)
 
     @property
     @abstractmethod
     def constants(self) -> Sequence[float]:
         """The numbers that its term takes."""
-
-    numbers_per_sample: ClassVar[int] = 0
-    """How many numbers its term takes for each sample."""
 
     def coefficients(self) -> dict[str, float]:
         """Return the fields that are numbers."""

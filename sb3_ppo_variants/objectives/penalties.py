@@ -9,7 +9,7 @@ import torch as th
 
 from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import refuse
-from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Rules
 from sb3_ppo_variants.objectives.surrogates import KL_COEF, MAX_KL_COEF, MIN_KL_COEF, adapt_kl_coef
 
 
@@ -32,14 +32,10 @@ class KLHinge(NativeObjective):
 
     term: ClassVar[str] = "HINGED"
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"desired_kl": POSITIVE, "kl_coef": KL_COEF, "eta": NON_NEGATIVE}
     desired_kl: float = 0.01
     kl_coef: float = 1.0
     eta: float = 1000.0
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("desired_kl", self.desired_kl)
-        KL_COEF.check("kl_coef", self.kl_coef)
-        NON_NEGATIVE.check("eta", self.eta)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -76,10 +72,8 @@ class ReverseKL(NativeObjective):
 
     term: ClassVar[str] = "CLIPPED"
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"kl_coef": NON_NEGATIVE}
     kl_coef: float = 3.0
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("kl_coef", self.kl_coef)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -106,12 +100,9 @@ class AdaptiveReverseKL(ReverseKL):
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
+    rules: ClassVar[Rules] = {"kl_coef": KL_COEF, "desired_kl": POSITIVE}
     kl_coef: float = 1.0
     desired_kl: float = 0.01
-
-    def __post_init__(self) -> None:
-        KL_COEF.check("kl_coef", self.kl_coef)
-        POSITIVE.check("desired_kl", self.desired_kl)
 
     def after_update(self, kl: float | None) -> "AdaptiveReverseKL":
         """Return the same objective with the beta of the next update."""
@@ -134,12 +125,12 @@ class MDPO(NativeObjective):
 
     term: ClassVar[str] = "CLIPPED"
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"step_size": POSITIVE, "final_step_size": POSITIVE}
     step_size: float = 1.0
     final_step_size: float = 0.01
 
     def __post_init__(self) -> None:
-        POSITIVE.check("step_size", self.step_size)
-        POSITIVE.check("final_step_size", self.final_step_size)
+        super().__post_init__()
         if self.final_step_size > self.step_size:
             refuse("final_step_size", self.final_step_size, f"a number <= step_size={self.step_size}")
 

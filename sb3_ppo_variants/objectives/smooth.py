@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch as th
 
 from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE
-from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Rules
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,8 @@ class SPO(NativeObjective):
     """
 
     term: ClassVar[str] = "QUADRATIC"
+    rules: ClassVar[Rules] = {"clip_range": POSITIVE}
     clip_range: float = 0.2
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("clip_range", self.clip_range)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -53,12 +51,9 @@ class P3O(NativeObjective):
 
     term: ClassVar[str] = "GATED"
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"tau": POSITIVE, "kl_coef": NON_NEGATIVE}
     tau: float = 4.0
     kl_coef: float = 0.1
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("tau", self.tau)
-        NON_NEGATIVE.check("kl_coef", self.kl_coef)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -86,12 +81,9 @@ class SAPO(NativeObjective):
     """
 
     term: ClassVar[str] = "GATED"
+    rules: ClassVar[Rules] = {"tau_pos": POSITIVE, "tau_neg": POSITIVE}
     tau_pos: float = 1.0
     tau_neg: float = 1.05
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("tau_pos", self.tau_pos)
-        POSITIVE.check("tau_neg", self.tau_neg)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -124,12 +116,9 @@ class DPO(NativeObjective):
     """
 
     term: ClassVar[str] = "DISCOVERED"
+    rules: ClassVar[Rules] = {"alpha": POSITIVE, "beta": POSITIVE}
     alpha: float = 2.0
     beta: float = 0.6
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("alpha", self.alpha)
-        POSITIVE.check("beta", self.beta)
 
     @property
     def constants(self) -> Sequence[float]:

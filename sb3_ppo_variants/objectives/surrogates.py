@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch as th
 
 from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, number
-from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Rules
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,8 @@ class Clipped(NativeObjective):
     """
 
     term: ClassVar[str] = "CLIPPED"
+    rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE}
     clip_range: float
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range", self.clip_range)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -73,12 +71,9 @@ class KLPenalized(NativeObjective):
 
     needs_kl: ClassVar[bool] = True
     term: ClassVar[str] = "CLIPPED"
+    rules: ClassVar[Rules] = {"kl_coef": NON_NEGATIVE, "clip_range": NON_NEGATIVE.or_none()}
     kl_coef: float
     clip_range: float | None = None
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("kl_coef", self.kl_coef)
-        NON_NEGATIVE.or_none().check("clip_range", self.clip_range)
 
     @property
     def constants(self) -> Sequence[float]:
@@ -108,12 +103,8 @@ class AdaptiveKL(KLPenalized):
     :param kl_coef: beta, between ``MIN_KL_COEF`` and ``MAX_KL_COEF``
     """
 
+    rules: ClassVar[Rules] = {**KLPenalized.rules, "kl_coef": KL_COEF, "desired_kl": POSITIVE}
     desired_kl: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        KL_COEF.check("kl_coef", self.kl_coef)
-        POSITIVE.check("desired_kl", self.desired_kl)
 
     def after_update(self, kl: float | None) -> "AdaptiveKL":
         """Return the same objective with the beta of the next update."""

@@ -17,7 +17,7 @@ from stable_baselines3.common.distributions import Distribution
 from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.objectives.objective import Batch, NativeObjective
+from sb3_ppo_variants.objectives.objective import Batch, NativeObjective, Rules
 
 # Arrays with one row per sample. NumPy's stubs do not know that sums over dimensions are arrays.
 Rows: TypeAlias = Any
@@ -54,12 +54,9 @@ class TRGPPO(NativeObjective):
     term: ClassVar[str] = "CLIPPED_BY_STATE"
     numbers_per_sample: ClassVar[int] = 2
     needs_kl: ClassVar[bool] = True
+    rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE, "delta": POSITIVE.or_none()}
     clip_range: float = 0.2
     delta: float | None = None
-
-    def __post_init__(self) -> None:
-        NON_NEGATIVE.check("clip_range", self.clip_range)
-        POSITIVE.or_none().check("delta", self.delta)
 
     def check_distribution(self, distribution: Distribution) -> None:
         """Check that the range is known, on many actions: others have the right log-probability of a few, too.

@@ -129,7 +129,7 @@ def test_unknown_fields_are_refused() -> None:
     with pytest.raises(TypeError, match="a batch has no 'ratios'; its fields are actions, advantages"):
         Batch(ratios=th.ones(1))
     batch: Any = Batch(th.ones(1), th.ones(1))
-    with pytest.raises(AttributeError, match="no attribute 'ratios'"):
+    with pytest.raises(AttributeError, match="a batch has no 'ratios'"):
         batch.ratios  # noqa: B018
     with pytest.raises(RuntimeError, match=r"reads batch.returns, which this batch does not have"):
         batch.returns  # noqa: B018
