@@ -19,7 +19,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
-from sb3_ppo_variants import together
+from sb3_ppo_variants import checks, together
 from sb3_ppo_variants.arguments import (
     AUTO,
     NON_NEGATIVE,
@@ -34,16 +34,6 @@ from sb3_ppo_variants.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
-from sb3_ppo_variants.checks import (
-    check_coefficients,
-    check_finite_parameters,
-    check_learn,
-    check_objective,
-    check_prediction,
-    checked,
-    checked_env,
-    settings_kept,
-)
 from sb3_ppo_variants.collector import begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.normalizing import fast_steps
@@ -134,7 +124,7 @@ class PPOBase(SavedAlgorithm):
         if isinstance(policy, str) and policy not in self.policy_aliases:
             refuse("policy", policy, f"{', '.join(self.policy_aliases)}, or a policy class")
         made = given | {
-            "env": checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
+            "env": checks.checked_env(policy, policy_kwargs, given["env"], verbose, given["use_sde"], begins),
             "device": choose_device(given["device"], policy, policy_kwargs, verbose),
             **{name: int(given[name]) for name in ("n_steps", "batch_size", "n_epochs", "stats_window_size")},
             "_init_setup_model": False,
@@ -168,7 +158,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
-        check_objective(plan.objective, self.policy)
+        checks.check_objective(plan.objective, self.policy)
         choose(plan, self.fast)  # If fast=True is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:
@@ -224,7 +214,7 @@ class PPOBase(SavedAlgorithm):
         if self.clip_range_vf is None:
             if self.value_loss is None:
                 return SquaredError()
-            check_coefficients(self.value_loss, LOGGED - {"clip_range_vf"} | objective.coefficients().keys())
+            checks.check_coefficients(self.value_loss, LOGGED - {"clip_range_vf"} | objective.coefficients().keys())
             return self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
         if self.value_loss is not None:
@@ -360,14 +350,14 @@ class PPOBase(SavedAlgorithm):
                 # PyTorch raises an error for what follows from a non-finite step, but does not name the cause.
                 update.statistics().check_finite()
                 update.store()
-                check_finite_parameters(self.policy)
+                checks.check_finite_parameters(self.policy)
                 raise
             result.statistics.check_finite()
             if self.verbose >= 1 and plan.processes.rank == 0:
                 _print_stop(descent, result)
             results.append(result)
         update.store()
-        check_finite_parameters(self.policy)
+        checks.check_finite_parameters(self.policy)
         kl = update.kl()
         return results, None if kl is None else plan.processes.mean(kl)
 
@@ -432,11 +422,11 @@ class PPOBase(SavedAlgorithm):
                 "copy of the model, or call learn() when this training has ended"
             )
         processes = self.processes
-        with settings_kept():
-            check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
+        with checks.settings_kept():
+            checks.check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
-            with checked(self), supervised.to_the_end():
+            with checks.checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
                     together.begin(self, self._settings(), **same)
@@ -475,7 +465,7 @@ class PPOBase(SavedAlgorithm):
         :raises ArgumentError: if masks are missing or do not fit, or the policy takes none, or if ``state`` or
             ``episode_start`` belong to another number of environments
         """
-        given = check_prediction(self, observation, state, episode_start, action_masks)
+        given = checks.check_prediction(self, observation, state, episode_start, action_masks)
         policy: Any = self.policy
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
