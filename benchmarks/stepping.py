@@ -25,11 +25,11 @@ from benchmarks.measuring import (
     seconds_to_step,
     since,
 )
+from benchmarks.workloads import make_envpool
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import (
     SafeSubprocVecEnv,
     make_ale_vec_env,
-    make_envpool_vec_env,
     make_gymnasium_vec_env,
     make_mujoco_vec_env,
 )
@@ -87,7 +87,7 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
         "make_gymnasium_vec_env, async": partial(
             make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
         ),
-        "make_envpool_vec_env": partial(make_envpool_vec_env, HALFCHEETAH, seed=0),
+        "EnvPool": partial(make_envpool, HALFCHEETAH),
         **_batched(HALFCHEETAH),
     },
     "hopper": _batched("Hopper-v5"),

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, cast
 
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.settings import Setting, load_class, policy_for
-from sb3_ppo_variants.envs import make_ale_vec_env, make_envpool_vec_env
+from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env
 from sb3_ppo_variants.recipes import entries_of, recipe
 from sb3_ppo_variants.recipes.recipe import parse
 from sb3_ppo_variants.variants import PPOClip
@@ -77,8 +77,15 @@ def with_wide_networks(width: int, batch_size: int) -> Workload:
     return Workload(partial(make_vec_env, "HalfCheetah-v5", 8), "MlpPolicy", settings)
 
 
+def make_envpool(env_id: str, n_envs: int) -> VecEnv:
+    """Create environments of EnvPool."""
+    import envpool
+
+    return VecMonitor(GymnasiumVecEnv(envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=0)))
+
+
 def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
-    return Workload(partial(make_envpool_vec_env, env, n_envs), "MlpPolicy", {"n_steps": rollout // n_envs})
+    return Workload(partial(make_envpool, env, n_envs), "MlpPolicy", {"n_steps": rollout // n_envs})
 
 
 def _zoo(env: str, rollouts: int = 1, **changes: Any) -> Workload:

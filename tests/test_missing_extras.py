@@ -11,7 +11,6 @@ from helpers import OPTIONAL
 PACKAGES = [*OPTIONAL, "sbx"]
 # For each extra, code that needs it, the type of the error without it, and the beginning of the message.
 FEATURES = {
-    "envpool": ("envs.make_envpool_vec_env('CartPole-v1')", "ImportError", "EnvPool "),
     "environments": ("envs.make_ale_vec_env('BreakoutNoFrameskip-v4')", "ImportError", "Atari games need ALE"),
     "zoo": (
         "runpy.run_module('sb3_ppo_variants.zoo.train', run_name='__main__')",

@@ -1,4 +1,4 @@
-"""Vectorised environments: gymnasium's, ALE's, EnvPool's, MuJoCo's; and supervised worker processes."""
+"""Vectorised environments: gymnasium's, ALE's, MuJoCo's; and supervised worker processes."""
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.fast import make_fast_vec_env
@@ -8,7 +8,6 @@ from sb3_ppo_variants.envs.making import (
     VecEpisodicLife,
     check_frame_skip,
     make_ale_vec_env,
-    make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
@@ -23,7 +22,6 @@ __all__ = [
     "VecEpisodicLife",
     "check_frame_skip",
     "make_ale_vec_env",
-    "make_envpool_vec_env",
     "make_fast_vec_env",
     "make_gymnasium_vec_env",
     "make_mujoco_vec_env",

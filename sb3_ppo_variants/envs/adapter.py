@@ -73,15 +73,6 @@ class GymnasiumVecEnv(VecEnv):
             )
         check_for_nested_spaces(env.single_observation_space)
         self._end_of_episode = end_of_episode(env, autoreset_mode)
-        self._use(env)
-        # SB3's VecMonitor writes the id into its file.
-        self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
-        self.metadata = dict(env.metadata)
-        self._actions: Actions = np.empty(0)
-        self._closed = False
-
-    def _use(self, env: VectorEnv) -> None:
         self.env = env
         inner: Any = env.unwrapped
         self._inner = inner
@@ -89,6 +80,12 @@ class GymnasiumVecEnv(VecEnv):
         self._has_singles = isinstance(inner, AsyncVectorEnv | SyncVectorEnv)
         if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
             inner._add_info = collect_info
+        # SB3's VecMonitor writes the id into its file.
+        self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+        self.metadata = dict(env.metadata)
+        self._actions: Actions = np.empty(0)
+        self._closed = False
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -114,7 +111,8 @@ class GymnasiumVecEnv(VecEnv):
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
-        observations, infos = self._reset_env(self._seeds[0], options or None)
+        with self._asking():
+            observations, infos = self.env.reset(seed=self._seeds[0], options=options or None)
         if (n := count_rows(observations)) != self.num_envs:
             problem = f"returns {n} observations for {self.num_envs} environments: create it with batch_size=num_envs"
             raise ArgumentError(f"env={self.env} {problem}; games of several players are not supported")
@@ -122,11 +120,6 @@ class GymnasiumVecEnv(VecEnv):
         self._reset_seeds()
         self._reset_options()
         return copy_rows(observations)
-
-    def _reset_env(self, seed: int | None, options: Info | None) -> tuple[VecEnvObs, Info]:
-        """Reset ``env``, seeding its environments with ``seed``, ``seed + 1`` and so on."""
-        with self._asking():
-            return self.env.reset(seed=seed, options=options)
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
@@ -182,11 +175,8 @@ class GymnasiumVecEnv(VecEnv):
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
             return [None] * self.num_envs
-        return list(self._render())
-
-    def _render(self) -> Any:
         with self._asking():
-            return self.env.render()
+            return list(cast(Any, self.env.render()))
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have the attribute."""

@@ -20,7 +20,6 @@ from sb3_ppo_variants.envs.making import (
     check_frame_skip,
     is_atari,
     make_ale_vec_env,
-    make_envpool_vec_env,
     register_games,
     spec_of,
 )
@@ -54,7 +53,7 @@ def make_fast_vec_env(
     """Create environments as SB3's ``make_vec_env`` does, in the way that steps fastest.
 
     It takes the first of these that is installed and fits: MuJoCo's batches, of two environments or more; ALE's vector
-    environment; EnvPool; worker processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are
+    environment; worker processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are
     stepped one by one, so they only use the last two. To choose between these, it measures a single environment for at
     most half a second. Their results are the same.
 
@@ -66,11 +65,11 @@ def make_fast_vec_env(
     :param n_envs: number of environments, >= 1
     :param seed: seed of the first environment, incremented for each further one
     :param exact: use only what gives the same as ``gym.make`` in a ``DummyVecEnv``, bit for bit. This leaves out ALE's
-        vector environment and EnvPool
+        vector environment
     :param monitor_dir: folder for monitor files; ``None`` writes none. In either case, infos contain episode statistics
     :param wrapper_class: wrapper around each environment
-    :param env_kwargs: arguments of ``gym.make``. EnvPool is not used with any
-    :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ALE's vector environment and EnvPool
+    :param env_kwargs: arguments of ``gym.make``
+    :param monitor_kwargs: arguments of ``Monitor``, or of ``VecMonitor`` with ALE's vector environment
     :param verbose: 0 prints nothing, 1 prints what was chosen and why
     :raises ArgumentError: if an argument has a value that is not allowed, or an Atari game would skip frames twice
     :raises gymnasium.error.Error: if there is no such id
@@ -106,8 +105,6 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
         if is_plain:
             name, why, make = _single(spec, AtariWrapper, common)
             return f"{name} of make_atari_env", why, lambda: VecFrameStack(make(), 4)
-    if is_plain and not exact and not env_kwargs and _is_in_envpool(spec):
-        return "make_envpool_vec_env", "EnvPool has the same spaces", partial(make_envpool_vec_env, spec.id, **common)
     return _single(spec, wrapper_class, common)
 
 
@@ -118,22 +115,6 @@ def _is_in_batches(spec: EnvSpec, env_kwargs: Arguments) -> bool:
         return False
     given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
     return given <= arguments_of(spec)[1].keys()
-
-
-def _is_in_envpool(spec: EnvSpec) -> bool:
-    """Whether EnvPool is installed and has an environment of that id with gymnasium's spaces."""
-    if find_spec("envpool") is None:
-        return False
-    import envpool
-
-    if spec.id not in envpool.list_all_envs() or not is_registered_by(spec, "gymnasium", "ale_py"):
-        return False
-    theirs, own = make_envpool_vec_env(spec.id), gym.make(spec)
-    try:
-        return theirs.observation_space == own.observation_space and theirs.action_space == own.action_space
-    finally:
-        theirs.close()
-        own.close()
 
 
 def _single(spec: EnvSpec, wrapper_class: WrapperClass | None, common: Arguments) -> Option:

@@ -1,8 +1,7 @@
-"""Functions that create environments: gymnasium's vector environments, ALE's and EnvPool's; and wrappers for them."""
+"""Functions that create gymnasium's and ALE's vector environments, and wrappers for them."""
 
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any, TypeAlias
@@ -21,7 +20,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, integer, one_of
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv, Infos, take_rows
-from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 
 Arguments: TypeAlias = dict[str, Any]
@@ -208,62 +206,6 @@ def _atari_vector_env(env_id: str, n_envs: int, wrapper: Arguments, env_kwargs: 
     )
     env.spec = spec
     return env
-
-
-class EnvPoolVecEnv(GymnasiumVecEnv):
-    """EnvPool's environments. They can only be seeded when they are created, so a new seed recreates them."""
-
-    def __init__(self, make: Callable[[int], VectorEnv]):
-        self._make = make
-        super().__init__(make(0))
-        space = self.action_space
-        if isinstance(space, spaces.Box):
-            # Actions are single precision in gymnasium but double precision in EnvPool, and SB3 refuses to load a
-            # model for a different space.
-            self.action_space = spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32))
-
-    def _reset_env(self, seed: int | None, options: Arguments | None) -> tuple[VecEnvObs, Info]:
-        if seed is not None:
-            self.env.close()
-            self._use(self._make(seed))
-        return super()._reset_env(None, options)
-
-    def _render(self) -> object:
-        pool: Any = self.env
-        return pool.render(env_ids=np.arange(self.num_envs))
-
-
-def make_envpool_vec_env(
-    env_id: str,
-    n_envs: int = 1,
-    seed: int | None = None,
-    monitor_dir: str | None = None,
-    env_kwargs: Arguments | None = None,
-    monitor_kwargs: Arguments | None = None,
-) -> VecEnv:
-    """Create environments as SB3's ``make_vec_env`` does, but with EnvPool.
-
-    :param env_id: id of one of EnvPool's environments
-    :param n_envs: number of environments, >= 1
-    :param seed: seed of the first environment, taken modulo ``2**31 - n_envs`` and incremented for each further one
-    :param monitor_dir: folder for the monitor file; ``None`` writes none. In either case, infos contain episode
-        statistics
-    :param env_kwargs: arguments of ``envpool.make``, such as ``num_threads`` and ``max_episode_steps``
-    :param monitor_kwargs: further arguments of ``VecMonitor``
-    :raises ImportError: if EnvPool is not installed
-    :raises ArgumentError: if an argument has a value that is not allowed, or there is no such environment
-    """
-    check_arguments({"n_envs": n_envs, "seed": seed}, MAKING_RULES)
-    try:
-        import envpool
-    except ImportError as error:
-        problem = "EnvPool is not installed; with Python 3.11 or newer, run"
-        raise ImportError(f"{problem}: {installation('envpool')}") from error
-    if env_id not in envpool.list_all_envs():
-        refuse("env_id", env_id, "one of envpool.list_all_envs()")
-    make: Any = partial(envpool.make, env_id, "gymnasium", num_envs=n_envs, **(env_kwargs or {}))
-    venv = EnvPoolVecEnv(lambda seed: make(seed=seed))
-    return seed_and_monitor(venv, seed, monitor_dir, monitor_kwargs)
 
 
 def spec_of(env_id: str) -> EnvSpec:

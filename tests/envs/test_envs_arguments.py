@@ -20,7 +20,6 @@ from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
     GymnasiumVecEnv,
     make_ale_vec_env,
-    make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
 
@@ -45,8 +44,6 @@ CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
         (partial(make_ale_vec_env, "ALE/Tetris-v5"), "again: use env_kwargs={'frameskip': 1}$"),
         (partial(make_ale_vec_env, "no_such_module:Pong-v4"), "No module named 'no_such_module'"),
         (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"episodic_life": True}), "only frameskip, .* wrapper_kwargs"),
-        (partial(make_envpool_vec_env, "CartPole-v1", 0), "n_envs=0"),
-        (partial(make_envpool_vec_env, "CartPole-v99"), r"'CartPole-v99'.*envpool.list_all_envs\(\)"),
     ],
 )
 def test_arguments_of_the_factories(make: Callable[[], Any], message: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.env_util import make_atari_env
-from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor
 
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
@@ -17,7 +17,6 @@ from sb3_ppo_variants.envs import (
     VecEpisodicLife,
     check_frame_skip,
     make_ale_vec_env,
-    make_envpool_vec_env,
 )
 
 gym.register_envs(ale_py)
@@ -140,8 +139,9 @@ def test_lives_by_hand() -> None:
 
 
 def test_envpool_s_games_with_the_same_wrappers() -> None:
-    inner = make_envpool_vec_env("Breakout-v5", 2, seed=0)
-    venv = VecClipReward(VecEpisodicLife(inner))
+    envpool = pytest.importorskip("envpool")
+    inner = GymnasiumVecEnv(envpool.make("Breakout-v5", "gymnasium", num_envs=2, seed=0))
+    venv = VecClipReward(VecEpisodicLife(VecMonitor(inner)))
     venv.reset()
     n_ends, n_games, lengths = np.zeros(2), 0, np.zeros(2)
     for actions in np.random.default_rng(0).integers(4, size=(400, 2)):

@@ -100,8 +100,6 @@ def test_batches_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(make_fast_vec_env("Hopper-v5", 2, exact=True, verbose=0).unwrapped, MujocoVecEnv)
     assert chosen(capsys, "Hopper-v5", 1, exact=True) == "DummyVecEnv"
     assert chosen(capsys, BREAKOUT, 2) == "make_ale_vec_env"
-    assert chosen(capsys, "CartPole-v1", 2) == "make_envpool_vec_env"
-    # EnvPool's environments take other arguments, and none of the batches takes wrappers.
     assert chosen(capsys, "CartPole-v1", 2, env_kwargs={"sutton_barto_reward": True}) == "DummyVecEnv"
     assert chosen(capsys, "Hopper-v5", 2, wrapper_class=FlattenObservation) == "DummyVecEnv"
 
@@ -113,7 +111,7 @@ def negated(cls: Any) -> Any:
 
 @pytest.mark.parametrize(("env_id", "cls"), [("Hopper-v5", HopperEnv), ("CartPole-v1", CartPoleEnv)])
 def test_an_id_that_was_registered_again(env_id: str, cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MuJoCo's batches and EnvPool would simulate the environment that had the id before."""
+    """MuJoCo's batches would simulate the environment that had the id before."""
     again = EnvSpec(env_id, entry_point=negated(cls), max_episode_steps=1000)
     monkeypatch.setitem(gym.registry, env_id, again)
     env = make_fast_vec_env(env_id, 2, verbose=0)
@@ -131,14 +129,10 @@ def test_only_ids_have_a_fastest_way(env_id: Any) -> None:
         make_fast_vec_env(env_id, 2)
 
 
-@pytest.mark.parametrize("missing", ["envpool", "mujoco"])
-def test_without_optional_packages(
-    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_mujoco(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = fast.find_spec
-    monkeypatch.setattr(fast, "find_spec", lambda name: None if name == missing else found(name))
-    env_id = {"envpool": "CartPole-v1", "mujoco": "InvertedPendulum-v5"}[missing]
-    assert chosen(capsys, env_id, 2, exact=missing == "mujoco") in ("DummyVecEnv", "SafeSubprocVecEnv")
+    monkeypatch.setattr(fast, "find_spec", lambda name: None if name == "mujoco" else found(name))
+    assert chosen(capsys, "InvertedPendulum-v5", 2, exact=True) in ("DummyVecEnv", "SafeSubprocVecEnv")
 
 
 @pytest.mark.usefixtures("cores")

@@ -20,7 +20,6 @@ from sb3_ppo_variants.envs import (
     GymnasiumVecEnv,
     SafeSubprocVecEnv,
     make_ale_vec_env,
-    make_envpool_vec_env,
     make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
@@ -63,7 +62,6 @@ ENVIRONMENTS: dict[str, Any] = {
     "gymnasium's": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="sync"),
     "gymnasium's workers": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="async"),
     "gymnasium's own": lambda: GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2)),
-    "EnvPool": lambda: make_envpool_vec_env("Pendulum-v1", 2),
     "normalised": lambda: VecNormalize(pendulums()),
     "normalised stacks": lambda: VecNormalize(VecFrameStack(pendulums(), 3)),
     "stacks of normalised": lambda: VecFrameStack(VecNormalize(pendulums(), gamma=0.9), 2),
