@@ -24,7 +24,7 @@ from sb3_ppo_variants.compare.scores import Comparison, by_humans, comparisons, 
 from sb3_ppo_variants.compare.settings import split
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
-from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.saving.archive import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders of the records and of the pictures.

@@ -38,8 +38,8 @@ from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installatio
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.recipe import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.run import ExactCheckpointCallback
 
 # The logged values to keep: names of SB3 and of this package, without "train/".
 RECORDED_VALUES = (

@@ -1,7 +1,7 @@
 """An algorithm whose files are crash-safe and checked when they are read, and whose runs can be resumed."""
 
 import io
-import warnings
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,16 +19,16 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.save_util import open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device
+from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device, list_arguments
 from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.envs.adapter import adapt
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes, Statistics
-from sb3_ppo_variants.saving import attributes, plain
-from sb3_ppo_variants.saving.archive import Archive, File, read_archive
-from sb3_ppo_variants.saving.atomic import write_atomically
+from sb3_ppo_variants.saving import plain
+from sb3_ppo_variants.saving.archive import DATA, Archive, File, read_archive, write_atomically
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, keep_random_state
@@ -69,13 +69,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :raises ArgumentError: if the environments cannot be seeded
         """
-        env, self.env = self.env, None
-        try:
-            super().set_random_seed(seed)
-        finally:
-            self.env = env
-        if seed is not None and env is not None:
-            capabilities.seed(env, seed)
+        if seed is not None:
+            set_random_seed(seed, using_cuda=self.device.type == "cuda")
+            self.action_space.seed(seed)
+            if self.env is not None:
+                capabilities.seed(self.env, seed)
 
     @property
     def processes(self) -> Processes:
@@ -113,9 +111,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         super().save(buffer, exclude, include)
         archive = read_archive(buffer)
         # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
-        plain_forms = attributes.get_plain_forms({name: getattr(self, name) for name in archive.data})
-        note = {"classes": self._class_names(), "plain": plain_forms}
-        content = archive.to_file(archive.data, note).getvalue()
+        kept = {name: getattr(self, name) for name in archive.data if not name.startswith("_last")}
+        forms = {name: plain.encode(value) for name, value in kept.items() if plain.is_plain(value)}
+        content = archive.to_file(archive.data, {"classes": self._class_names(), "plain": forms}).getvalue()
         if isinstance(path, str | Path):
             path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +128,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
         for group in [group for state in states.values() for group in state.get("param_groups", ())]:
-            group.update({name: _as_python(value) for name, value in group.items()})
+            group.update({name: value.item() for name, value in group.items() if isinstance(value, np.generic)})
         return states
 
     @classmethod
@@ -164,28 +162,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             networks
         :raises DamagedFileError: if the file is damaged or does not fit its class, naming the part; an
             :class:`~sb3_ppo_variants.OtherClassError` if the file belongs to another class
-        :raises PickledValueError: with ``weights_only``, if the model needs a pickled value, saying what to pass for it
+        :raises PickledValueError: with ``weights_only``, if the model needs pickled values, naming them
         """
         archive = read_archive(path)
-        attributes.check_class(archive, cls._class_names(), cls.reads_sb3s_ppo)
-        with nullcontext() if reseed else keep_random_state():
-            values, env = cls._read(archive, env, custom_objects or {}, kwargs, weights_only)
-            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
-            # SB3 takes the values instead of those in the file.
-            file = archive.to_file(dict.fromkeys(values), {})
-            try:
-                model = super().load(file, env, device, values, print_system_info, force_reset)
-            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
-                if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
-                    raise ArgumentError(
-                        f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
-                        f"create a new model with it. {error.part.capitalize()} {error.fault}"
-                    ) from error
-                raise DamagedFileError(archive.name, error.part, error.fault) from error
-        for name, weights in model.policy.named_parameters():
-            if not th.isfinite(weights).all():
-                warnings.warn(f"{archive.name}: {name} of the policy has numbers that are not finite")
-        return model
+        archive.check_class(cls._class_names(), cls.reads_sb3s_ppo)
+        of_sb3 = {"print_system_info": print_system_info, "force_reset": force_reset}
+        return cls._of_archive(archive, env, device, custom_objects, kwargs, weights_only, reseed, **of_sb3)
 
     @classmethod
     def from_ppo(
@@ -221,13 +203,14 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             ppo.save(file)
             ppo = file
         archive = read_archive(ppo)
-        attributes.check_class(archive, cls._class_names(), cls.reads_sb3s_ppo, converts=True)
+        archive.check_class(cls._class_names(), cls.reads_sb3s_ppo, converts=True)
+        env = None if env is None else cls._wrap_env(env)
+        new = cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)  # type: ignore[call-arg, arg-type]
         own = [n for n in cls.own_rules if not (cls.reads_sb3s_ppo and archive.data.get(n) is not None)]
-        known = cls._find_attributes(None if env is None else cls._wrap_env(env)).difference(own)
+        known = {*SPACES, "n_envs", *vars(new)}.difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
-        note = {"classes": cls._class_names(), "plain": archive.note.get("plain", {})}
-        file = archive.to_file(data, note)
-        return cls.load(file, env, device, custom_objects, weights_only=weights_only, reseed=reseed, **arguments)
+        archive = Archive(archive.name, archive.members | {DATA: json.dumps(data).encode()})
+        return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only, reseed)
 
     @classmethod
     def _class_names(cls) -> list[str]:
@@ -236,51 +219,52 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         return [base.__name__ for base in bases if not isabstract(base)]
 
     @classmethod
-    def _find_attributes(cls, env: VecEnv | None) -> set[str]:
-        """Find the names of the attributes of a new model, whose constructor may use the environment."""
-        new = cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)  # type: ignore[call-arg, arg-type]
-        of_class = (name for name in dir(cls) if not name.startswith("__") and plain.is_plain(getattr(cls, name)))
-        return {*SPACES, "n_envs", *vars(new), *of_class}
-
-    @classmethod
-    def _read(
-        cls,
+    def _of_archive(
+        cls: type[Self],
         archive: Archive,
         env: GymEnv | VectorEnv | None,
-        objects: Values,
+        device: th.device | str,
+        objects: Values | None,
         arguments: Values,
         weights_only: bool,
-    ) -> tuple[Values, VecEnv | None]:
-        """Read the attributes of a model from a file that this class can load, and wrap the environment.
-
-        The arguments are those of :meth:`load`, whose docstring lists the errors.
-        """
-        _ = archive.states  # They are read here, because SB3's errors do not name the file.
-        wrapped = None if env is None else cls._wrap_env(env)
+        reseed: bool,
+        **of_sb3: bool,
+    ) -> Self:
+        """Load a model from a file that this class can load; see :meth:`load`."""
+        objects = objects or {}
         check_arguments({**objects, **arguments}, {**cls.rules, **cls.own_rules})
         objects, given = _as_attributes(objects), _as_attributes(arguments)
-        known = cls._find_attributes(wrapped)
-        for name in given.keys() - known - archive.data.keys():
+        for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
             raise ArgumentError(
                 f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
                 f"and {archive.name} has no attribute of this name"
             )
-        from_env = {} if wrapped is None else {name: getattr(wrapped, name) for name in SPACES}
-        read = attributes.read_attributes(archive, objects, {**from_env, **given}, known, weights_only)
-        values = {"verbose": 0, **from_env, **read, **given}
-        # The argument of load() decides about the device, and no file of a stranger what to import and where to write.
-        for name in {"device", *(["env", "tensorboard_log"] if weights_only else [])} - given.keys():
-            values.pop(name, None)
-        for name in ("policy_class", *SPACES):
-            if name not in values:
-                raise archive.error(name, "is missing")
-        if isinstance(policy := values["policy_class"], str):
-            values["policy_class"] = policy = cls.policy_aliases.get(policy, policy)
-        attributes.check_masks(archive, policy)
-        if "_stats_window_size" in {**objects, **given}:
-            size = int(values["_stats_window_size"])
-            values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
-        return values, wrapped
+        with nullcontext() if reseed else keep_random_state():
+            env = None if env is None else cls._wrap_env(env)
+            from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
+            read = archive.attributes(objects, {**from_env, **given}, weights_only)
+            # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
+            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
+                read.pop(name, None)
+            values = {"verbose": 0, **from_env, **read, **given}
+            if isinstance(policy := values["policy_class"], str):
+                values["policy_class"] = cls.policy_aliases.get(policy, policy)
+            if "_stats_window_size" in {**objects, **given}:
+                size = int(values["_stats_window_size"])
+                values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
+            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
+            # SB3 takes the values instead of those in the file.
+            file = archive.to_file(dict.fromkeys(values), {})
+            try:
+                return super().load(file, env, device, values, **of_sb3)
+            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+                error.file = archive.name
+                if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
+                    raise ArgumentError(
+                        f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                        f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                    ) from error
+                raise
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
@@ -295,7 +279,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         name, parameters = "the given parameters", cast(Values, load_path_or_dict)
         if not isinstance(load_path_or_dict, dict):
             archive = read_archive(load_path_or_dict)
-            name, parameters = archive.name, archive.states
+            name, parameters = archive.name, archive.states()
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
         attributes_before = {each: getattr(self, each) for each in optional}
@@ -339,7 +323,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         checkpoint = find_checkpoint(Path(path))
         device = checkpoint.device if device == "auto" else device
         model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
-        checkpoint.restore(model, model.processes, model.statistics)
+        checkpoint.restore(model)
         model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
         return model
 
@@ -367,7 +351,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             checkpoint = find_checkpoint(Path(path))
         except FileNotFoundError:
             return model
-        checkpoint.check_arguments(describe_arguments(model))
+        for name, now in describe_arguments(model).items():
+            if now != (before := checkpoint.arguments.get(name)):
+                raise ArgumentError(
+                    f"{name}={now}, but the run in {checkpoint.folder.parent} has {before}. Choose another folder for "
+                    "this run, or pass the arguments of the run in that folder"
+                )
         assert model.env is not None
         resumed = cls.resume(checkpoint.folder, model.env, model.device)
         resumed.verbose, resumed.tensorboard_log = model.verbose, model.tensorboard_log
@@ -378,10 +367,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param total_timesteps: number of steps of the whole run, such as 1e6, rounded up to whole rollouts
         :param arguments: further arguments of ``learn``, except ``reset_num_timesteps``
-        :raises ArgumentError: if ``reset_num_timesteps`` is passed, or as in ``learn``
+        :raises ArgumentError: as in ``learn``
         """
-        if "reset_num_timesteps" in arguments:
-            raise ArgumentError("learn_to() takes no reset_num_timesteps, because it continues the run: use learn()")
         LEARN_RULES["total_timesteps"].check("total_timesteps", total_timesteps)
         missing = total_timesteps - self.num_timesteps
         if missing > 0:
@@ -402,12 +389,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
         if iteration == 0 or interval is None or number % interval == 0:
             super().dump_logs(number)
-
-
-def _as_python(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    return type(value)(map(_as_python, value)) if type(value) in (list, tuple) else value
 
 
 def _as_attributes(arguments: Mapping[str, object]) -> Values:

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to continue as if it had not been interrupted.
+"""Checkpoints: everything that a run needs to continue as if it had not been interrupted, and what writes them.
 
 A checkpoint is a folder such as ``step_000050000``. It contains the model in ``model.zip`` and any ``VecNormalize`` in
 ``vecnormalize.pkl``, both of which SB3 can read; everything else as plain values in ``state.json``; and the hashes of
@@ -6,24 +6,25 @@ these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 """
 
 import json
+import os
 import re
+import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.arguments import describe, list_arguments
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, describe, instance, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import Processes, Statistics
 from sb3_ppo_variants.saving import plain, state
-from sb3_ppo_variants.saving.archive import sha256
-from sb3_ppo_variants.saving.atomic import replacing
+from sb3_ppo_variants.saving.archive import replacing, sha256
 from sb3_ppo_variants.saving.plain import Values
 
 MODEL = "model.zip"
@@ -32,6 +33,7 @@ NORMALIZATION = "vecnormalize"
 HASHES = "SHA256SUMS"
 # Arguments of the constructor whose attributes have other names.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
+PATH = instance("a path", str, os.PathLike)
 # Arguments that do not affect the results of a run.
 MAY_DIFFER = ("env", "device", "verbose", "tensorboard_log", "_init_setup_model")
 
@@ -81,14 +83,9 @@ class Checkpoint:
         """Write the checkpoint, so that it appears complete or not at all.
 
         :param save: saves the model at a path
-        :raises FileExistsError: if another run has written this checkpoint meanwhile
+        :raises OSError: if it cannot be written, or another run has written this checkpoint meanwhile
         """
-        if self.folder.exists():
-            if not is_damaged(self.folder):
-                raise FileExistsError(
-                    f"{self.folder} was written during this training, so another run writes its checkpoints there too: "
-                    "end one of them, or choose another folder for it"
-                )
+        if self.folder.exists() and is_damaged(self.folder):
             shutil.rmtree(self.folder)
         values = {name: value for name, value in vars(self).items() if name not in ("folder", "normalizations")}
         self.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +101,9 @@ class Checkpoint:
         for left in self.folder.parent.glob(".step_*.tmp"):  # By a job that was killed.
             shutil.rmtree(left)
 
-    def restore(self, model: OnPolicyAlgorithm, processes: Processes, statistics: Statistics) -> None:
-        """Restore the state of a model's environment and of the global random generators, and begin new episodes.
-
-        :param statistics: those of ``VecNormalize`` that the processes have in common
-        """
-        env = model.env
-        assert env is not None
+    def restore(self, model: Any) -> None:
+        """Restore the state of a model's environment and of the global random generators, and begin new episodes."""
+        env, processes = model.env, model.processes
         if env.num_envs != self.n_envs:
             raise ArgumentError(
                 f"env has {env.num_envs} environments, but the run in {self.folder.parent} had {self.n_envs}: pass as "
@@ -122,7 +115,7 @@ class Checkpoint:
                 f"load({str(self.folder / MODEL)!r}) continues training without that guarantee"
             )
         state.restore_normalizations(env, self.normalizations)
-        statistics.agree(env)
+        model.statistics.agree(env)
         state.set_random_state(self.random_states[processes.rank])
         state.begin_episodes(model, self.seed, processes.rank)
 
@@ -133,19 +126,6 @@ class Checkpoint:
             values.update(saved)
         state.restore_memories(callback, self.memories[rank])
         state.seed_evaluations(callback, self.seed, self.num_timesteps)
-
-    def check_arguments(self, arguments: Mapping[str, str]) -> None:
-        """Check that the arguments that a script passes now are those with which the run began.
-
-        :param arguments: their descriptions
-        :raises ArgumentError: for the first one that differs
-        """
-        for name, now in arguments.items():
-            if now != self.arguments.get(name):
-                raise ArgumentError(
-                    f"{name}={now}, but the run in {self.folder.parent} has {self.arguments.get(name)}. Choose another "
-                    "folder for this run, or pass the arguments of the run in that folder"
-                )
 
 
 class TrainingRun:
@@ -208,11 +188,6 @@ def get_records(logger: Logger) -> list[Values]:
     return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
-def name_step(step: int) -> str:
-    """Return the name of the folder of a checkpoint."""
-    return f"step_{step:09d}"
-
-
 def list_steps(folder: Path) -> dict[int, Path]:
     """List everything in a folder that has the name of a checkpoint, by step, newest first."""
     found = {int(path.name[5:]): path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{9,}", path.name)}
@@ -267,3 +242,148 @@ def find_checkpoint(path: Path) -> Checkpoint:
     if not damaged:
         raise FileNotFoundError(f"There is no checkpoint in {path}")
     raise DamagedFileError(str(path), "every checkpoint", f"is damaged: {'; '.join(damaged)}")
+
+
+class ExactCheckpointCallback(BaseCallback):
+    """Writes checkpoints from which the ``resume`` method of the model's class resumes a run exactly.
+
+    The first checkpoint is written when training begins, and the next whenever a rollout begins ``every`` or more steps
+    after the last checkpoint. A resumed run may write to another folder.
+
+    At each checkpoint, all environments begin a new episode with seeds that depend on the run's seed and the number of
+    steps, both in the original run and in a resumed one. Episodes cut short by this are treated as truncated: the value
+    of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
+
+    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number of
+    processes.
+
+    Resume a run with the same callbacks in the same order. SB3's own callbacks keep their counters and records, such as
+    the best mean reward of ``EvalCallback``. Your own keep the attributes that they name in ``remembered``, a tuple of
+    strings. The state of wrappers other than ``VecNormalize`` is not saved.
+
+    :param every: environment steps between checkpoints, >= 1
+    :param path: folder for the checkpoints
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Older folders of checkpoints are removed with
+        all that is in them
+    :param at_end: whether to write another checkpoint when training ends, unless an error or an interrupt ended it. If
+        a callback did, in the middle of a rollout, the checkpoint counts its steps, of which the policy learns nothing
+    :param verbose: 1 prints the name of each checkpoint
+    :raises ArgumentError: if an argument has a value that is not allowed; when training begins, if the folder contains
+        checkpoints of another run, if this callback is inside another one or there are several, if a checkpoint cannot
+        hold what a callback of yours names in ``remembered``, or if the model is none of this package
+    """
+
+    model: Any
+
+    def __init__(
+        self,
+        every: int,
+        path: str | os.PathLike[str],
+        keep_last: int | None = 3,
+        verbose: int = 0,
+        *,
+        at_end: bool = False,
+    ):
+        super().__init__(verbose)
+        COUNT.check("every", every)
+        PATH.check("path", path)
+        COUNT.or_none().check("keep_last", keep_last)
+        FLAG.check("at_end", at_end)
+        RULES["verbose"].check("verbose", verbose)
+        self._every, self._folder, self._keep_last, self._at_end = every, Path(path).resolve(), keep_last, at_end
+        self._rollouts_begun = self._rollouts_ended = 0
+
+    def _init_callback(self) -> None:
+        if not isinstance(getattr(self.model, "run", None), TrainingRun):
+            name = type(self.model).__name__
+            raise ArgumentError(f"ExactCheckpointCallback needs an algorithm of sb3_ppo_variants, not {name}")
+        if self.parent is not None:
+            raise ArgumentError(
+                "Pass ExactCheckpointCallback to learn() directly, alone or in a list: inside another callback, it "
+                "does not see where rollouts begin"
+            )
+
+    def _on_training_start(self) -> None:
+        self._all: BaseCallback = self.locals["callback"]
+        if sum(isinstance(one, ExactCheckpointCallback) for one in state.walk(self._all)) > 1:
+            raise ArgumentError(
+                "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
+            )
+        self._rollouts_begun = self._rollouts_ended = 0
+        run, reached = self.model.run, -1
+        if run.last is not None and run.last.folder.parent == self._folder:
+            if run.last.num_timesteps <= self.model.num_timesteps:
+                reached = run.last.num_timesteps
+        elif run.resumed_from(self.model) is None:
+            run.last = None  # A checkpoint is then due at once in this folder.
+        check_folder(self._folder, reached)
+
+    def _on_rollout_start(self) -> None:
+        model, run = self.model, self.model.run
+        if checkpoint := run.resumed_from(model):
+            # Restore once more, because code that ran after resume() may have drawn random numbers.
+            checkpoint.restore(model)
+            checkpoint.restore_callback(self._all, model.processes.rank)
+        elif run.last is None or not 0 <= model.num_timesteps - run.last.num_timesteps < self._every:
+            self._write()
+        self._rollouts_begun += 1
+
+    def _write(self) -> None:
+        model, run, rank = self.model, self.model.run, self.model.processes.rank
+        checkpoint = self._capture()
+        if rank == 0:
+            checkpoint.write(model.save)
+        # No process may look for the checkpoint before. It has the buffers of rank 0, such as running means.
+        buffers = [*model.policy.buffers()]
+        saved = model.processes.exchange("has a checkpoint", [buffer.cpu() for buffer in buffers] if rank == 0 else [])
+        for buffer, of_rank_0 in zip(buffers, saved[0], strict=True):
+            buffer.copy_(of_rank_0)
+        run.last, run.resumed_at = checkpoint, None
+        # Begin new episodes as a resumed run does.
+        state.begin_episodes(model, checkpoint.seed, rank)
+        state.seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
+        if rank == 0 and self._keep_last is not None:
+            remove_older(checkpoint, self._keep_last)
+        if rank == 0 and self.verbose >= 1:
+            print(f"Saved the checkpoint {checkpoint.folder}")
+
+    def _capture(self) -> Checkpoint:
+        """Capture the state of the run between two rollouts."""
+        model, run, seed = self.model, self.model.run, self.model.seed
+        if seed is None:  # The checkpoints of a run share one.
+            seed = secrets.randbits(32) if run.last is None else run.last.seed
+        own = seed, state.get_random_state(), state.get_memories(self._all)
+        seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
+        records = get_records(model.logger)
+        # Figures, for example, have no plain form.
+        keys = [key for key, value in model.logger.name_to_value.items() if plain.is_plain(value)]
+        return Checkpoint(
+            folder=self._folder / f"step_{model.num_timesteps:09d}",
+            num_timesteps=model.num_timesteps,
+            # A rollout that a callback stopped is not an iteration.
+            iterations=run.iterations + self._rollouts_begun - run.stopped,
+            n_envs=model.env.num_envs,
+            seed=seeds[0],
+            random_states=list(random_states),
+            logged=[{key: values[key] for key in keys if key in values} for values in records],
+            normalizations=state.pickle_normalizations(model.env),
+            memories=list(memories),
+            arguments=(run.arguments or {}) if run.last is None else run.last.arguments,
+            device=str(model.device),
+        )
+
+    def _on_rollout_end(self) -> None:
+        self._rollouts_ended += 1
+
+    def _on_training_end(self) -> None:
+        run = self.model.run
+        # What an error or an interrupt cut short has no state to continue from. A rollout that a callback stopped has
+        # that before the rollout, with which new episodes begin.
+        whole = 0 < self._rollouts_begun == self._rollouts_ended or run.stopped
+        # The RL Zoo ends the training of its first callback twice.
+        is_written = run.last is not None and run.last.num_timesteps == self.model.num_timesteps
+        if self._at_end and whole and not (is_written or run.failed):
+            self._write()
+
+    def _on_step(self) -> bool:
+        return True

@@ -1,8 +1,8 @@
 """Encodes values as plain JSON, and decodes them without running any code from a file.
 
-Besides JSON's own types, there are words for NumPy arrays and numbers, tuples, deques, spaces, SB3's schedules and some
-classes of SB3, sb3-contrib and PyTorch, which covers what most models contain. :func:`register_plain` adds words for
-dataclasses. A file can use these words and no others.
+Besides JSON's own types, there are words for NumPy arrays and numbers, tuples, deques, spaces, SB3's schedules and the
+classes of SB3, sb3-contrib and PyTorch that models are made of. :func:`register_plain` adds words for dataclasses. A
+file can use these words and no others.
 """
 
 import base64
@@ -21,7 +21,15 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, Line
 Values: TypeAlias = dict[str, Any]
 """Values by their names: the attributes of a model, the state of an optimizer, or a JSON object."""
 WORD = "@"
-PLAIN = (bool, int, float, str, type(None))
+# Classes that a file may name: those of these modules, which are imported for it, that derive from one of the bases.
+MODULES = (
+    "stable_baselines3.common.",
+    "sb3_contrib.common.",
+    "sb3_ppo_variants.policies.",
+    "torch.nn.modules.",
+    "torch.optim.",
+)
+NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
 
 
 class NotPlainError(ValueError):
@@ -30,7 +38,7 @@ class NotPlainError(ValueError):
 
 def encode(value: object) -> object:
     """Convert a value to its plain form for ``json.dumps``, or raise a :class:`NotPlainError`."""
-    if type(value) in PLAIN:
+    if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
         return [encode(item) for item in value]
@@ -61,33 +69,16 @@ def decode(value: Any) -> Any:
     return make(**parts)
 
 
-# The modules whose policies, buffers, extractors, activations and optimizers a file may name, if they are derived from
-# one of the bases. They are imported when a file names one of their classes.
-MODULES = {
-    "stable_baselines3.common.buffers",
-    "stable_baselines3.common.policies",
-    "stable_baselines3.common.sb2_compat.rmsprop_tf_like",
-    "stable_baselines3.common.torch_layers",
-    "sb3_contrib.common.maskable.buffers",
-    "sb3_contrib.common.maskable.policies",
-    "sb3_contrib.common.recurrent.buffers",
-    "sb3_contrib.common.recurrent.policies",
-    "sb3_ppo_variants.policies.masked_recurrent",
-    "torch.nn.modules.activation",
-    *(cls.__module__ for cls in vars(th.optim).values() if isinstance(cls, type)),
-}
-NAMED_BASES = (th.nn.Module, th.optim.Optimizer, RolloutBuffer)
-
-
 def _get_name(cls: type) -> Values:
-    if cls.__module__ not in MODULES or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
-        raise NotPlainError(f"the class {cls.__qualname__} of {cls.__module__} has no plain form")
-    return {"name": f"{cls.__module__}.{cls.__qualname__}"}
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if not cls.__module__.startswith(MODULES) or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
+        raise NotPlainError(f"the class {name} has no plain form")
+    return {"name": name}
 
 
 def _find_class(name: str) -> type:
     module, _, attribute = name.rpartition(".")
-    cls = getattr(import_module(module), attribute) if module in MODULES else None
+    cls = getattr(import_module(module), attribute) if module.startswith(MODULES) else None
     if not isinstance(cls, type) or not issubclass(cls, NAMED_BASES):
         raise ValueError(f"{name} is not a class that a file may name")
     return cls
@@ -101,19 +92,23 @@ def _get_array(array: np.ndarray) -> Values:
 
 
 def _make_array(dtype: str, shape: list[int], data: str) -> np.ndarray:
-    if np.dtype(dtype).kind not in "biuf":
-        raise ValueError(f"{dtype} is not a numeric type")
+    # NumPy refuses to make objects of bytes.
     return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
 
 
-def _get_pairs(value: Mapping[object, object]) -> Values:
+def _get_items(value: Mapping[object, object]) -> Values:
     return {"items": [[key, item] for key, item in value.items()]}
+
+
+def _attributes(cls: type, *names: str) -> tuple[type, Callable[[Any], Values], Callable[..., Any]]:
+    """Make the entry of a class whose instances are made of the attributes with these names."""
+    return cls, lambda value: {name: getattr(value, name) for name in names}, cls
 
 
 # Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
 WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
-    "dict": (dict, _get_pairs, lambda items: dict(items)),
+    "dict": (dict, _get_items, lambda items: dict(items)),
     "deque": (
         deque,
         lambda value: {"items": [*value], "maxlen": value.maxlen},
@@ -122,31 +117,24 @@ WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
     "class": (type, _get_name, _find_class),
     "number": (np.generic, lambda number: {"array": np.asarray(number)}, lambda array: array[()]),
     "array": (np.ndarray, _get_array, _make_array),
-    "Dict": (spaces.Dict, lambda space: _get_pairs(space.spaces), lambda items: spaces.Dict(items)),
+    "Dict": (spaces.Dict, lambda space: _get_items(space.spaces), lambda items: spaces.Dict(items)),
     "Tuple": (spaces.Tuple, lambda space: {"items": [*space.spaces]}, lambda items: spaces.Tuple(items)),
     "Box": (
         spaces.Box,
         lambda space: {"low": space.low, "high": space.high},
         lambda low, high: spaces.Box(low, high, dtype=low.dtype.type),
     ),
+    "Discrete": _attributes(spaces.Discrete, "n", "start"),
+    "MultiBinary": _attributes(spaces.MultiBinary, "n"),
     "MultiDiscrete": (
         spaces.MultiDiscrete,
         lambda space: {"nvec": space.nvec, "start": space.start},
         lambda nvec, start: spaces.MultiDiscrete(nvec, dtype=nvec.dtype.type, start=start),
     ),
+    "FloatSchedule": _attributes(FloatSchedule, "value_schedule"),
+    "ConstantSchedule": _attributes(ConstantSchedule, "val"),
+    "LinearSchedule": _attributes(LinearSchedule, "start", "end", "end_fraction"),
 }
-
-
-def _register(cls: type, *names: str) -> None:
-    """Register a class whose instances are made of the attributes with these names."""
-    WORDS[cls.__name__] = (cls, lambda value: {name: getattr(value, name) for name in names}, cls)
-
-
-_register(spaces.Discrete, "n", "start")
-_register(spaces.MultiBinary, "n")
-_register(FloatSchedule, "value_schedule")
-_register(ConstantSchedule, "val")
-_register(LinearSchedule, "start", "end", "end_fraction")
 
 
 def register_plain(*classes: type) -> None:
@@ -155,5 +143,4 @@ def register_plain(*classes: type) -> None:
     Loading a file calls the class with the values in the file, so its constructor must be harmless, and take a value
     with a plain form for each field.
     """
-    for cls in classes:
-        _register(cls, *(field.name for field in fields(cls)))
+    WORDS.update({cls.__name__: _attributes(cls, *(field.name for field in fields(cls))) for cls in classes})
