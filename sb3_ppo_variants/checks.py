@@ -33,11 +33,10 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
 
     :raises ArgumentError: if it does not know the distribution; an objective of a user may raise something else
     """
-    of_loss = objective.within
-    if type(of_loss).check_distribution is Objective.check_distribution:
+    if type(objective).check_distribution is Objective.check_distribution:
         return
     with th.no_grad(), without_traces(policy), first_state(policy) as (distribution, _):
-        of_loss.check_distribution(distribution)
+        objective.check_distribution(distribution)
 
 
 def check_coefficients(owner: Objective | ValueLoss, taken: Set[str]) -> None:

@@ -22,7 +22,6 @@ from torch import nn
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.native.convolutions import FirstLayers
-from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
 from sb3_ppo_variants.engines.sequences import fuse_adam
 from sb3_ppo_variants.engines.views import make_view, with_onednn
@@ -133,8 +132,6 @@ class Images(Reference):
         recognised.check_library()
         recognised.check_written_out(plan)
         recognised.check_modules(plan.modules)
-        if plan.proximal is not None:
-            raise ObstacleError("the proximal policy is not that of the rollout")
         FirstLayers(plan.kind.policy)
         recognised.check_parameters(plan.parameters.values())
         recognised.check_optimizers(plan)

@@ -65,6 +65,8 @@ def check_written_out(plan: UpdatePlan) -> None:
     if type(plan.kind) is not PolicyKind and not plan.kind.takes_masks:
         raise ObstacleError(f"the policy is of the kind {type(plan.kind).__name__}")
     check_overrides(plan, WRITTEN_OUT)
+    if plan.proximal is not None:
+        raise ObstacleError("an EWMA compares with another policy than that of the rollout")
 
 
 def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 from torch import nn
 
 from sb3_ppo_variants.arguments import FRACTION, instance
@@ -61,14 +62,13 @@ class EWMA(Objective):
         """As the objective within."""
         return self.objective.stop
 
-    @property
-    def within(self) -> Objective:
-        """The objective within. A subclass with a loss of its own is not around another one."""
-        return self.objective if type(self).loss is EWMA.loss else self
-
     def loss(self, batch: Batch) -> th.Tensor:
         """Compute the loss of the objective within, whose batch already refers to the proximal policy."""
         return self.objective.loss(batch)
+
+    def check_distribution(self, distribution: Distribution) -> None:
+        """Check that the loss within is known for the policy's actions."""
+        self.objective.check_distribution(distribution)
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of the objective within, and the decay."""

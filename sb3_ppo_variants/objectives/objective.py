@@ -144,11 +144,6 @@ class Objective(ABC):
     proximal_decay: float | None = None
     """Set by :class:`~sb3_ppo_variants.objectives.EWMA`, which replaces the old policy by an average of policies."""
 
-    @property
-    def within(self) -> "Objective":
-        """The objective whose loss this is: itself, unless it is around another one, as an EWMA is."""
-        return self
-
     @abstractmethod
     def loss(self, batch: Batch) -> th.Tensor:
         """Compute the negative objective, a scalar."""

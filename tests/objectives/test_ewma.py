@@ -1,13 +1,11 @@
 """PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
-from engine_models import assert_same_update
 from masked_envs import MULTI, masked_envs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -21,14 +19,13 @@ from sb3_ppo_variants import (
     RatioDeviation,
     SeparateUpdates,
 )
+from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.objectives import (
     EWMA,
     SPO,
     AdaptiveKL,
     Clipped,
-    KLHinge,
     KLPenalized,
-    ReverseKL,
 )
 
 DECAY = 0.6
@@ -128,46 +125,30 @@ def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> Non
     assert th.equal(average_in_training(other), flat_weights(clipped))
 
 
-FAST: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "Box": (Clipped(0.2), BOX, {}),
-    "Box, both KLs": (ReverseKL(kl_coef=1.0), BOX, {"ent_coef": 0.01}),
-    "Box, the mean KL": (KLHinge(kl_coef=1.0, desired_kl=1e-3), BOX, {}),
-    "Box, nested": (EWMA(KLPenalized(kl_coef=3.0), 0.1), BOX, {}),
-    "Discrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["Discrete"], {}),
-    "MultiDiscrete": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiDiscrete"], {}),
-    "MultiBinary": (KLPenalized(kl_coef=3.0), ACTION_SPACES["MultiBinary"], {}),
-    "masks": (KLPenalized(kl_coef=3.0), None, {}),
-    "gSDE": (KLPenalized(kl_coef=3.0), BOX, {"use_sde": True}),
-    "separate updates": (SPO(0.2), BOX, {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2)}),
-    "early stop": (SPO(0.2), BOX, {"target_kl": 0.001, "n_epochs": 8}),
-    "stop by the ratio": (Clipped(0.2), BOX, {"stop": RatioDeviation(0.03), "n_epochs": 8}),
-    "large minibatches": (KLPenalized(kl_coef=3.0), BOX, {"batch_size": 100, "n_steps": 100}),
-    **{
-        f"{kwargs}": (KLPenalized(kl_coef=3.0), BOX, {"policy_kwargs": kwargs})
-        for kwargs in ({"distribution": "beta"}, {"distribution": "squashed_gaussian"}, {"std": "state"})
-    },
-}
+def test_pytorch_computes_it() -> None:
+    model = make(EWMA(Clipped(0.2)))
+    assert choose(model._plan(), "auto").why == "an EWMA compares with another policy than that of the rollout"
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.usefixtures("natively")
-@pytest.mark.parametrize("name", FAST)
-def test_the_native_library_does_the_same(name: str, double_precision: Callable[[Any], None]) -> None:
-    within, space, arguments = FAST[name]
-    env = masked_envs(MULTI, n_envs=2) if space is None else noise_envs(space)
-    settings = {"learning_rate": 1e-3, "n_epochs": 6, **arguments}
-    policy = None if space is not None else "MaskableMlpPolicy"
-    model = collect(small(PPOCustom, env, policy, objective=EWMA(within, DECAY), fast=False, **settings))
-    double_precision(model)
-    if model.use_sde:
-        with th.no_grad():  # Noise that requires gradients cannot be deep-copied.
-            model.policy.reset_noise()
-    model.proximal_policy.double()
-    assert_same_update(model)
-    reference, fast = (update(model, path).proximal_policy for path in (False, True))
-    assert reference.total_weight > 1
-    th.testing.assert_close(fast.average, reference.average, rtol=1e-5, atol=1e-9)
-    th.testing.assert_close(fast.total_weight, reference.total_weight)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"use_sde": True},
+        {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2)},
+        {"stop": RatioDeviation(0.03)},
+        {"policy": "MaskableMlpPolicy"},
+        {"policy_kwargs": {"distribution": "beta"}},
+    ],
+    ids=str,
+)
+def test_with_other_settings(arguments: dict[str, Any]) -> None:
+    """With a decay of 0, the average is the policy itself, and r is 1."""
+    env = masked_envs(MULTI, n_envs=2) if "policy" in arguments else noise_envs(BOX)
+    model = small(PPOCustom, env, objective=EWMA(KLPenalized(kl_coef=3.0, clip_range=1e-6), 0.0), **arguments)
+    first = flat_weights(model)
+    model.learn(64)
+    assert not th.equal(flat_weights(model), first)
+    assert model.logger.name_to_value["train/clip_fraction"] == 0
 
 
 @pytest.mark.parametrize(

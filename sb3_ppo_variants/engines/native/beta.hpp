@@ -156,13 +156,6 @@ template <class T> class Beta : public WithoutParameters<T> {
         }
     }
 
-    void write_parameters(ByState<const T>, int64_t state, T* to) const {
-        for (int64_t i = 0; i < size; ++i) {
-            to[i] = static_cast<T>(known[i].now.alpha[state]);
-            to[size + i] = static_cast<T>(known[i].now.beta[state]);
-        }
-    }
-
     void prepare(ByState<const T> outputs, int64_t states) {
         for (int64_t i = 0; i < size; ++i) {
             Known& t = known[i];

@@ -64,7 +64,7 @@ class PythonFunctions:
         self._slopes: dict[str, np.ndarray] = {}
         self._written: Set[str] = set()
         fields: dict[str, Any] = {}
-        if not has_term(plan.objective.within):
+        if not has_term(plan.objective):
             fields |= self._fields_of_objective()
         if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
             fields |= self._fields_of_value_loss()

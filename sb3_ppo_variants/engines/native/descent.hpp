@@ -3,7 +3,6 @@
 
 #include "adam.hpp"
 #include "interface.hpp"
-#include "proximal.hpp"
 #include "threads.hpp"
 #include "worker.hpp"
 
@@ -16,9 +15,9 @@ inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1)
 // own, which are added in the order of the blocks. A single thread adds the same numbers in the same order, but at once.
 template <class T, class Distribution> class Descent {
   public:
-    Descent(const Networks<T>& networks, const Rollout<T>& collected, const Terms& terms, const OwnLosses<T>& own,
-            Proximal<T>& near, const Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(collected_by(near, collected)), terms(terms), own(own), pass(pass), adam(adam), is_alone(pass.threads == 1),
+    Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
+            const Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), is_alone(pass.threads == 1),
           most_blocks(is_alone ? 1 : least(2 * pass.threads, parts_of(pass.batch_size, pass.block_rows))),
           ranges(parts_of(adam.size, pass.range_size)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)),
@@ -30,7 +29,6 @@ template <class T, class Distribution> class Descent {
             else
                 Computing(networks, rollout, terms, own, memory);
         }
-        if (near.networks) proximal.emplace(near, collected, pass.batch_size, memory);
     }
 
     void run(Outcome& outcome) {
@@ -43,7 +41,7 @@ template <class T, class Distribution> class Descent {
   private:
     using Computing = Worker<T, Distribution>;
 
-    const Rollout<T> rollout;
+    const Rollout<T>& rollout;
     const Terms& terms;
     const OwnLosses<T>& own;
     const Pass& pass;
@@ -53,7 +51,6 @@ template <class T, class Distribution> class Descent {
     T *advantages, *last_gradient, *gradients, *squares;
     Sums* sums_of;
     Computing* workers;
-    std::optional<ProximalPolicy<T, Distribution>> proximal;
     Team* team = nullptr;
 
     bool ends_early() const { return pass.limit < INFINITY; }
@@ -108,7 +105,6 @@ template <class T, class Distribution> class Descent {
         if (!(outcome.norm < INFINITY)) return false;
         const Step<T> step(adam, outcome.norm);
         in_ranges([&](int64_t, int64_t first, int64_t end) { step.take(first, end); });
-        if (proximal) proximal->follow(adam.parameters, adam.size);
         return true;
     }
 
@@ -117,8 +113,7 @@ template <class T, class Distribution> class Descent {
         const bool calls = terms.of_policy && own.evaluate, calls_values = terms.of_value && own.evaluate_values;
         const bool is_ahead = calls || (terms.of_policy && reads_mean(terms.objective));
         take_advantages(indices, count);
-        if (proximal) proximal->refer(indices, count, advantages);
-        Minibatch<T> all{indices, count, advantages, proximal ? proximal->shift : nullptr, T(0)};
+        Minibatch<T> all{indices, count, advantages, T(0)};
         Sums ahead;
         if (is_ahead || calls_values) {
             const auto look_ahead = [&](Computing& worker, int64_t, const Portion& portion, Sums& found) {

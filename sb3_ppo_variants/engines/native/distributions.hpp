@@ -1,8 +1,8 @@
 // Action distributions in some states at a time. Sums over states are in double precision.
 //
 // `begin` precedes the states of a sum of gradients, and `end` writes the gradients of the distribution's parameters.
-// `gradient` and `write_parameters` refer to the states that `evaluate` was called for last, and `sample` to those of
-// `prepare`. A distribution that reads the actor's last hidden layer has READS_LATENT.
+// `gradient` refers to the states that `evaluate` was called for last, and `sample` to those of `prepare`. A distribution
+// that reads the actor's last hidden layer has READS_LATENT.
 #pragma once
 
 #include "functions.hpp"
@@ -126,13 +126,6 @@ template <class T> class Gaussian {
         for (int64_t i = 0; i < size; ++i) d[i] = target.add ? d[i] + static_cast<T>(sums[i]) : static_cast<T>(sums[i]);
     }
 
-    void write_parameters(ByState<const T> means, int64_t state, T* to) const {
-        for (int64_t i = 0; i < size; ++i) {
-            to[i] = means[i][state];
-            to[size + i] = deviations[i];
-        }
-    }
-
     void prepare(ByState<const T> means, int64_t) { drawn_from = means; }
 
     int64_t n_deviations() const { return size; }
@@ -229,11 +222,6 @@ template <class T> class Categorical : public WithoutParameters<T> {
             }
     }
 
-    void write_parameters(ByState<const T>, int64_t state, T* to) const {
-        for (int64_t part = 0, at = 0; part < n_parts; at += parts[part++])
-            for (int64_t i = at; i < at + parts[part]; ++i) to[i] = log_probs[i][state];
-    }
-
     // The probabilities of a category, by its output, in the states that `evaluate` was called for last.
     const T* probabilities(int64_t output) const { return probs[output]; }
 
@@ -317,10 +305,6 @@ template <class T> class Bernoulli : public WithoutParameters<T> {
                 if (old && d.reverse_kl) slope += d.reverse_kl[s] * p * (1 - p) * (evaluated[i][s] - old[i][s]);
                 d_logits[i][s] = slope;
             }
-    }
-
-    void write_parameters(ByState<const T> logits, int64_t state, T* to) const {
-        for (int64_t i = 0; i < size; ++i) to[i] = logits[i][state];
     }
 
     void prepare(ByState<const T> logits, int64_t) { evaluated = logits; }

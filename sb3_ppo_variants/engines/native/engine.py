@@ -13,7 +13,6 @@ from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.limits import KLAdaptive
-from sb3_ppo_variants.objectives import has_term
 from sb3_ppo_variants.update import UpdatePlan
 
 
@@ -42,8 +41,6 @@ class Native:
         architecture.structure(arrays_of(plan.parameters))
         recognised.check_optimizers(plan)
         _check_descents(plan)
-        if plan.proximal is not None:
-            _check_proximal(plan)
         if plan.old_parameters is not None:
             for column, is_shared in zip(plan.old_parameters, architecture.distribution.shared, strict=True):
                 if is_shared and (column != column[0]).any():
@@ -64,14 +61,3 @@ def _check_descents(plan: UpdatePlan) -> None:
             raise ObstacleError("Adam has made more steps with some parameters than with others")
         if descent.adaptive is not None and type(descent.adaptive).adapted is not KLAdaptive.adapted:
             raise ObstacleError(f"{type(descent.adaptive).__name__} overrides adapted")
-
-
-def _check_proximal(plan: UpdatePlan) -> None:
-    """Check that the library can compute the policy that an EWMA stays close to."""
-    objective = plan.objective.within
-    if not has_term(objective):
-        raise ObstacleError(f"an EWMA is around {type(objective).__name__}, which the native library does not compute")
-    if objective.numbers_per_sample:
-        raise ObstacleError(f"an EWMA is around {type(objective).__name__}, which reads the whole rollout")
-    if any(descent.needs_kl for descent in plan.descents):
-        raise ObstacleError("minibatches have a KL to the old policy and, because of an EWMA, others")

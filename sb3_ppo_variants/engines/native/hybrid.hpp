@@ -67,12 +67,6 @@ template <class T> class Hybrid {
             if (part->outcomes) add_slopes_of_share(*part, d_outputs, states, d);
     }
 
-    void write_parameters(ByState<const T> outputs, int64_t state, T* to) const {
-        for_each([&](const Part& part, auto& distribution) {
-            distribution.write_parameters({outputs[part.first.outputs]}, state, to + part.first.old());
-        });
-    }
-
     void prepare(ByState<const T> outputs, int64_t states) {
         for_each([&](const Part& part, auto& distribution) {
             distribution.prepare({outputs[part.first.outputs]}, states);

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include <new>
-#include <optional>
 #include <utility>
 
 #ifndef INSTRUCTIONS

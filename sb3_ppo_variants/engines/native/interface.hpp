@@ -124,15 +124,6 @@ template <class T> struct Adam {
     double learning_rate, beta1, beta2, epsilon, max_norm;
 };
 
-// The policy that an objective stays close to, if it is not the policy of the rollout; otherwise `networks` is null. Its
-// parameters are an average of those that are trained, after each step. For each row of a minibatch, it fills the
-// log-probabilities of the actions and, unless that is null, the parameters of its distributions, as `old` has them.
-template <class T> struct Proximal {
-    const Networks<T>* networks;
-    T *average, *log_prob, *parameters;
-    double decay, total_weight;
-};
-
 // A pass over the rollout in the order of a permutation of its rows. It ends early once a statistic of a minibatch exceeds
 // `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches, as KLAdaptive says.
 //

@@ -73,10 +73,6 @@ class OwnLosses(Structure):
     """Losses in Python: what the library tells them about a minibatch, and what they return."""
 
 
-class Proximal(Structure):
-    """The policy that an objective stays close to, if it is not the policy of the rollout."""
-
-
 class Adam(Structure):
     """The parameters to train, with the state and the settings of Adam."""
 

@@ -44,12 +44,11 @@ struct Sums {
     double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
     double kl = 0, deviation = 0;
 
-    // Adds what is measured in one state besides the losses. `moved` is the ratio to the policy of the rollout, and
-    // `ratio` that of the objective, which are the same unless it has a proximal policy.
-    void add(double log_moved, double moved, double ratio, double of_entropy, const Terms& terms) {
+    // Adds what is measured in one state besides the losses.
+    void add(double log_ratio, double ratio, double of_entropy, const Terms& terms) {
         entropy += of_entropy;
-        approx_kl += moved - 1 - log_moved;
-        deviation += ::fabs(moved - 1);
+        approx_kl += ratio - 1 - log_ratio;
+        deviation += ::fabs(ratio - 1);
         clipped += ::fabs(ratio - 1) > terms.clip_range;
     }
 

@@ -70,9 +70,6 @@ template <class T, class Distribution> class Evaluator {
                     to_deviations[s * n_deviations + i] = distribution.deviation(s, i);
     }
 
-    // Writes the parameters of the distribution in a state that was evaluated last, as `Rollout` has the old ones.
-    void write_parameters(int64_t state, T* to) const { distribution.write_parameters(outputs, state, to); }
-
     // Backpropagates to the parameters. Call this after `evaluate`.
     //
     // `more` has slopes with respect to the outputs, a row for each state, or is null.

@@ -54,10 +54,6 @@ template <class T, class Inner> class Squashed {
         for (int64_t i = 0; d.entropy && i < size; ++i) add_entropy_slopes(i, states, d.entropy, d_outputs);
     }
 
-    void write_parameters(ByState<const T> outputs, int64_t state, T* to) const {
-        inner.write_parameters(outputs, state, to);
-    }
-
     void prepare(ByState<const T> outputs, int64_t states) { inner.prepare(outputs, states); }
 
     // The log-probability is that of the rounded action, which an update will see.

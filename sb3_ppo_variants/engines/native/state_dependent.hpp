@@ -95,13 +95,6 @@ template <class T> class StateDependent {
             }
     }
 
-    void write_parameters(ByState<const T> means, int64_t state, T* to) const {
-        for (int64_t i = 0; i < size; ++i) {
-            to[i] = means[i][state];
-            to[size + i] = deviation(state, i);
-        }
-    }
-
     void prepare(ByState<const T> means, int64_t states) {
         drawn_from = means;
         find_variances(padded(states));

@@ -59,13 +59,6 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
     // The standard deviation in a state that `evaluate` was called for last.
     T deviation(int64_t state, int64_t dimension) const { return deviations[dimension][state]; }
 
-    void write_parameters(ByState<const T> outputs, int64_t state, T* to) const {
-        for (int64_t i = 0; i < size; ++i) {
-            to[i] = outputs[i][state];
-            to[size + i] = deviations[i][state];
-        }
-    }
-
     void prepare(ByState<const T> outputs, int64_t) { drawn_from = outputs; }
 
     T sample(int64_t state, const T* noise, T* action) const {

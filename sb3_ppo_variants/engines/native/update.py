@@ -12,13 +12,13 @@ from torch import nn
 
 from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.native.called import NATIVE_VALUE_LOSSES, PythonFunctions
-from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of, compute_once
+from sb3_ppo_variants.engines.native.networks import Architecture, compute_once
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.losses import ClippedError, Huber
 from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.objectives.ewma import ProximalPolicy, join
+from sb3_ppo_variants.objectives.ewma import join
 from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics
@@ -133,7 +133,6 @@ class NativeUpdate:
         self._old = self._rollout.old, self._rollout.old_size
         if not plan.needs_kl:
             self._rollout.old, self._rollout.old_size = None, 0  # The descents then compute no KL.
-        self._proximal = library.Proximal() if plan.proximal is None else self._read_proximal(plan.proximal)
         self._descent: Descent | None = None
 
     def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> library.Rollout:
@@ -157,9 +156,9 @@ class NativeUpdate:
         old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
         per_sample, per_sample_size = None, 0
-        if has_term(objective.within) and objective.within.numbers_per_sample:
-            per_sample_size = objective.within.numbers_per_sample
-            per_sample = np.ascontiguousarray(objective.within.per_sample(self._columns.whole()).numpy(), dtype)
+        if has_term(objective) and objective.numbers_per_sample:
+            per_sample_size = objective.numbers_per_sample
+            per_sample = np.ascontiguousarray(objective.per_sample(self._columns.whole()).numpy(), dtype)
             library.fitting(per_sample, "per_sample", dtype, n, per_sample_size)
         log_probs, returns, values = self._read(buffer.log_probs), self._read(buffer.returns), self._read(buffer.values)
         columns = features, actions, log_probs, self._ordered_advantages, returns, values, old, per_sample, masks
@@ -186,21 +185,6 @@ class NativeUpdate:
             std = np.tile(np.exp(log_std), (n, 1))
         return distribution.parameters(outputs, std)
 
-    def _read_proximal(self, proximal: ProximalPolicy) -> library.Proximal:
-        """Read the policy that an EWMA stays close to, which follows the parameters that the first descent trains."""
-        part, rollout, objective = self._parts[self._plan.descents[0].optimizer], self._rollout, self._plan.objective
-        assert objective.proximal_decay is not None
-        self._average = proximal.average.numpy().astype(self._dtype)
-        networks = self._architecture.structure({**arrays_of(self._plan.parameters), **part.views(self._average)})
-        return library.Proximal(
-            library.as_array([networks]),
-            library.fitting(self._average, "average", self._dtype, len(part.vector)),
-            np.zeros(rollout.rows, self._dtype),
-            np.zeros((rollout.rows, rollout.old_size), self._dtype) if objective.needs_kl else None,
-            objective.proximal_decay,
-            float(proximal.total_weight),
-        )
-
     def descend(self, descent: Descent) -> DescentResult:
         plan, n = self._plan, len(self._advantages)
         permutation = np.zeros(n, np.int64)
@@ -211,14 +195,13 @@ class NativeUpdate:
         functions: PythonFunctions | None = None
         averages: tuple[int | None, int | None] = (None, None)
         own = library.OwnLosses()
-        has_terms = has_term(plan.objective.within) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
+        has_terms = has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
         if not has_terms or plan.processes.size > 1:
             known = self._architecture.distribution, self._columns, self._known_parameters
             functions = PythonFunctions(plan, *known, permutation, part.gradient, outcome)
             own, averages = functions.own, functions.averages
         pass_ = self._pass(descent, part, permutation, averages)
-        proximal = self._proximal if descent.of_policy else library.Proximal()
-        arguments = self._networks, self._rollout, self._terms(descent), own, proximal, pass_, part.adam, outcome
+        arguments = self._networks, self._rollout, self._terms(descent), own, pass_, part.adam, outcome
         run = self._library.with_memory(f"ppo_descend_{self._dtype}", *arguments)
         epochs, early = 0, 0
         # One call per pass, so that an interrupt is noticed after a pass.
@@ -255,7 +238,7 @@ class NativeUpdate:
 
     def _terms(self, descent: Descent) -> library.Terms:
         """Describe the terms of the loss that a descent minimises."""
-        plan, objective, constants, term = self._plan, self._plan.objective.within, None, 0
+        plan, objective, constants, term = self._plan, self._plan.objective, None, 0
         normalization = "NOT_NORMALIZED"
         if plan.normalize_advantage == "minibatch":
             normalization = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
@@ -297,9 +280,6 @@ class NativeUpdate:
         """Write back the policy, the gradients of the last steps and the optimizers."""
         for part in self._parts.values():
             part.store()
-        if self._plan.proximal is not None:
-            self._plan.proximal.average.numpy()[...] = self._average
-            self._plan.proximal.total_weight.fill_(self._proximal.total_weight)
 
     def kl(self) -> float:
         self._rollout.old, self._rollout.old_size = self._old

@@ -12,7 +12,6 @@ template <class T> struct Minibatch {
     const int64_t* indices;
     int64_t count;
     const T* advantages;
-    const T* shift;  // log pi_prox(a|s) - log pi_old(a|s), or null if these policies are the same.
     T mean_kl;
 };
 
@@ -108,9 +107,8 @@ template <class T, class Distribution> class Worker {
 
     void measure(Sums& sums) const {
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
-            const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
             sums.kl += policy.evaluation.kl[s];
-            sums.add(log_ratio, ratio, ratio, policy.evaluation.entropy[s], terms);
+            sums.add(policy.log_ratio[s], ::exp(static_cast<double>(policy.log_ratio[s])), policy.evaluation.entropy[s], terms);
         }
     }
 
@@ -141,8 +139,7 @@ template <class T, class Distribution> class Worker {
             d_entropy[s] = of_entropy;
             sums.kl += all.kl[s];
             sums.policy_loss += term.loss;
-            const double log_moved = minibatch.shift ? log_ratio + minibatch.shift[start + s] : log_ratio;
-            sums.add(log_moved, minibatch.shift ? ::exp(log_moved) : ratio, ratio, all.entropy[s], terms);
+            sums.add(log_ratio, ratio, all.entropy[s], terms);
         }
         return {d_log_ratio, of_entropy != 0 ? d_entropy : nullptr, rollout.old ? d_kl : nullptr,
                 all.reverse_kl ? d_reverse_kl : nullptr, nullptr};
