@@ -81,7 +81,8 @@ def make_envpool(env_id: str, n_envs: int) -> VecEnv:
     """Create environments of EnvPool."""
     import envpool
 
-    return VecMonitor(GymnasiumVecEnv(envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=0)))
+    pool: Any = envpool.make(env_id, "gymnasium", num_envs=n_envs, seed=0)
+    return VecMonitor(GymnasiumVecEnv(pool))
 
 
 def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
