@@ -288,8 +288,6 @@ class PPOBase(SavedAlgorithm):
             self._collecting, self.old_policy = id(self), None
             with self.run.collecting():
                 begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-                if shared is not None:
-                    shared.begin()
                 plan = self._plan(rollout_buffer)
                 if callable(self.gae_lambda):
                     # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.

@@ -5,10 +5,10 @@ They communicate over the default process group of ``torch.distributed``.
 
 import atexit
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch as th
@@ -183,16 +183,8 @@ def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Proce
     return np.nan if variance == 0 else 1 - unexplained / variance
 
 
-# The statistics of a process by name: those of all its data, and those of the part of it that all processes have in
-# common, which are None if they are not known, such as for an environment from elsewhere.
-Contribution: TypeAlias = Mapping[str, tuple[RunningMeanStd, RunningMeanStd | None]]
-
-
 class Statistics:
-    """The statistics of a model's ``VecNormalize`` wrappers, and what they were when all processes last had the same.
-
-    What a process has added since is its own data, wherever it comes from: rollouts, resets or callbacks.
-    """
+    """The statistics of a model's ``VecNormalize`` wrappers, and what they were when all processes last had the same."""
 
     def __init__(self) -> None:
         # Each object is kept together with a copy. If a wrapper has another object, its data is not known.
@@ -202,30 +194,26 @@ class Statistics:
         """Note that all processes have the same statistics now."""
         self._common = {name: (moments, moments.copy()) for name, moments in _get_moments(env).items()}
 
-    def contribution(self, env: VecEnv | None) -> Contribution:
-        """Return what this process passes to :meth:`merge` in all processes."""
-        own = _get_moments(env)
-        are_known = all(name in self._common and self._common[name][0] is moments for name, moments in own.items())
-        return {name: (moments, self._common[name][1] if are_known else None) for name, moments in own.items()}
-
-    def merge(self, env: VecEnv | None, each: Sequence[Contribution]) -> None:
+    def merge(self, env: VecEnv | None, processes: Processes) -> None:
         """Set the statistics to those of the data of all processes.
 
-        If the processes have had nothing in common before, they take the statistics of rank 0.
+        What a process has added since they last had the same is its own data, wherever it comes from: rollouts, resets
+        or callbacks. If they have had nothing in common before, they take the statistics of rank 0.
 
-        :param each: the contribution of each process
         :raises ArgumentError: if the processes have different wrappers
         """
-        if len({(*one,) for one in each}) > 1:
-            names = " and ".join(f"rank {rank} has {[*one]}" for rank, one in enumerate(each))
+        own = _get_moments(env)
+        is_known = all(name in self._common and self._common[name][0] is moments for name, moments in own.items())
+        each = processes.exchange("merges statistics", (is_known, own))
+        if len({(*one,) for _, one in each}) > 1:
+            names = " and ".join(f"rank {rank} has {[*one]}" for rank, (_, one) in enumerate(each))
             raise ArgumentError(f"the processes have different VecNormalize wrappers: {names}")
-        for name, moments in _get_moments(env).items():
-            own, common = zip(*(one[name] for one in each), strict=True)
-            before = common[0]
-            if before is not None and all(_is_same(one, before) for one in common) and _has_grown(own, before):
-                merge_moments(moments, before, own)
+        for name, moments in own.items():
+            now = [one[name] for _, one in each]
+            if all(known for known, _ in each):
+                merge_moments(moments, self._common[name][1], now)
             else:
-                moments.mean, moments.var, moments.count = own[0].mean, own[0].var, own[0].count
+                moments.mean, moments.var, moments.count = now[0].mean, now[0].var, now[0].count
         self.agree(env)
 
 
@@ -245,17 +233,6 @@ def _get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
             found[f"{name}.obs_rms"] = observations
         found[f"{name}.ret_rms"] = wrapper.ret_rms
     return found
-
-
-def _is_same(one: RunningMeanStd | None, other: RunningMeanStd) -> bool:
-    return one is not None and all(
-        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True) for name in ("mean", "var", "count")
-    )
-
-
-def _has_grown(each: Sequence[RunningMeanStd], before: RunningMeanStd) -> bool:
-    """Whether there is new data. A smaller count than before belongs to other data."""
-    return min(one.count for one in each) >= before.count < max(one.count for one in each)
 
 
 def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequence[RunningMeanStd]) -> None:

@@ -19,7 +19,6 @@ from stable_baselines3.common.logger import Logger
 from sb3_ppo_variants.arguments import describe
 from sb3_ppo_variants.envs import capabilities
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
-from sb3_ppo_variants.processes import Contribution
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.update import UpdatePlan
@@ -72,10 +71,9 @@ def begin(model: SavedAlgorithm, settings: dict[str, str], **arguments: object) 
     """
     processes = model.processes
     same = {"num_timesteps": model.num_timesteps, **arguments}
-    own = settings | {name: repr(value) for name, value in same.items()}, model.statistics.contribution(model.env)
-    each = processes.exchange("begins to learn", own)
-    check_same_settings([described for described, _ in each])
-    model.statistics.merge(model.env, [contribution for _, contribution in each])
+    own = settings | {name: repr(value) for name, value in same.items()}
+    check_same_settings(processes.exchange("begins to learn", own))
+    model.statistics.merge(model.env, processes)
     _set_apart(model)
     states: dict[str, Any] = model.get_parameters() if processes.rank == 0 else {}
     states = processes.exchange("takes the weights of rank 0", states)[0]
@@ -143,50 +141,22 @@ class RolloutEnd(NamedTuple):
     going: bool
     num_timesteps: int
     episodes: list[list[Any]]
-    statistics: Contribution
     settings: dict[str, str]
-
-
-class RecordingWindow(deque[Any]):
-    """The last results of episodes, which also records those that are added, even if they are dropped again."""
-
-    def __init__(self, results: Iterable[Any], maxlen: int | None):
-        super().__init__(results, maxlen)
-        self.added: list[Any] = []
-
-    def append(self, result: Any) -> None:
-        """Add a result."""
-        self.extend([result])
-
-    def extend(self, results: Iterable[Any]) -> None:
-        """Add several results."""
-        self.added += (new := list(results))
-        super().extend(new)
 
 
 class SharedRollout:
     """Combines the statistics of a rollout over all processes, and checks that they agree on the update after it.
 
-    :param model: the model, before the rollout
+    :param model: the model, before the rollout and its ``on_rollout_start``
     """
 
     def __init__(self, model: SavedAlgorithm):
         self._model = model
-        self._merge()  # A checkpoint written before the rollout holds the statistics of all.
-
-    def _merge(self) -> None:
-        """Add what the other processes have seen since the last rollout, such as when the environments were reset."""
-        model = self._model
-        own = model.statistics.contribution(model.env)
-        if own:
-            model.statistics.merge(model.env, model.processes.exchange("merges statistics", own))
-
-    def begin(self) -> None:
-        """Begin the rollout. Call this after ``on_rollout_start``, where callbacks may reset the environments."""
-        self._merge()
-        self._episodes = [list(getattr(self._model, name)) for name in EPISODES]
-        for name, before in zip(EPISODES, self._episodes, strict=True):
-            setattr(self._model, name, RecordingWindow(before, self._model._stats_window_size))
+        # A checkpoint written before the rollout holds the statistics of all.
+        model.statistics.merge(model.env, model.processes)
+        self._before: dict[str, list[Any]] = {name: list(getattr(model, name)) for name in EPISODES}
+        for name, episodes in self._before.items():
+            setattr(model, name, deque(episodes))  # Without a bound, so that it tells which ones are new.
 
     def end(self, going: bool, settings: dict[str, str]) -> bool:
         """Add the statistics that the other processes have collected.
@@ -196,18 +166,18 @@ class SharedRollout:
         :return: whether all processes do
         :raises ArgumentError: if they all do, but with different settings
         """
-        model = self._model
-        added = [getattr(model, name).added for name in EPISODES]
-        own = RolloutEnd(going, model.num_timesteps, added, model.statistics.contribution(model.env), settings)
+        model, n_before = self._model, [*map(len, self._before.values())]
+        new = [[*getattr(model, name)][n:] for name, n in zip(EPISODES, n_before, strict=True)]
+        own = RolloutEnd(going, model.num_timesteps, new, settings)
         each = model.processes.exchange("ends a rollout", own)
         all_going = all(ended.going for ended in each)
         if all_going:
             check_same_settings([ended.settings for ended in each])
         # A callback may have stopped some processes early, so that each has counted another number of steps.
         model.num_timesteps = sum(ended.num_timesteps for ended in each) // len(each)
-        for i, (name, before) in enumerate(zip(EPISODES, self._episodes, strict=True)):
+        for i, (name, before) in enumerate(self._before.items()):
             in_turn = zip_longest(*(ended.episodes[i] for ended in each), fillvalue=None)
-            all_added = [episode for turn in in_turn for episode in turn if episode is not None]
-            setattr(model, name, deque([*before, *all_added], maxlen=model._stats_window_size))
-        model.statistics.merge(model.env, [ended.statistics for ended in each])
+            all_new = [episode for turn in in_turn for episode in turn if episode is not None]
+            setattr(model, name, deque([*before, *all_new], maxlen=model._stats_window_size))
+        model.statistics.merge(model.env, model.processes)
         return all_going
