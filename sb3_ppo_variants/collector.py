@@ -9,13 +9,13 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.layout import Actions, HybridLayout, float_bounds, layout_of
+from sb3_ppo_variants.layout import Actions, HybridLayout, layout_of
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
@@ -167,13 +167,16 @@ def bounds_of(policy: ActorCriticPolicy) -> Bounds | None:
     :raises ArgumentError: if actions are scaled to bounds that are too far apart
     """
     space = policy.action_space
-    by_sb3 = getattr(policy.unscale_action, "__func__", None) is BasePolicy.unscale_action
-    if isinstance(space, spaces.Box) and policy.squash_output and _has_no_width(space, by_sb3):
+    if not isinstance(space, spaces.Box):
+        return None
+    with np.errstate(over="ignore"):
+        has_width = np.isfinite(space.high - space.low).all()
+    if policy.squash_output and not has_width:
         raise ArgumentError(
             "squash_output=True scales actions to the bounds of env.action_space, which with ActionsAsDrawn, or other "
             f"bounds so far apart for their type, has no meaning: {space}. Leave out the wrapper, or squash_output"
         )
-    return (space.low, space.high) if isinstance(space, spaces.Box) and not policy.squash_output else None
+    return None if policy.squash_output else (space.low, space.high)
 
 
 def bring_into_bounds(policy: ActorCriticPolicy, bounds: Bounds | None, actions: np.ndarray) -> np.ndarray:
@@ -184,13 +187,3 @@ def bring_into_bounds(policy: ActorCriticPolicy, bounds: Bounds | None, actions:
     if policy.squash_output:
         return policy.unscale_action(actions)
     return actions if bounds is None else np.clip(actions, *bounds)
-
-
-def _has_no_width(space: spaces.Box, by_sb3: bool) -> bool:
-    """Whether bounds are so far apart that their distance is not a finite number.
-
-    :param by_sb3: whether SB3 computes the distance, in the type of the space, where that of integers may wrap
-    """
-    low, high = (space.low, space.high) if by_sb3 else float_bounds(space)
-    with np.errstate(over="ignore"):
-        return not np.isfinite(high - low).all() or bool((high - low < 0).any())

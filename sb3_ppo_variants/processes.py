@@ -184,7 +184,7 @@ def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Proce
 
 
 class Statistics:
-    """The statistics of a model's ``VecNormalize`` wrappers, and what they were when all processes last had the same."""
+    """The statistics of a model's ``VecNormalize`` wrappers, and what all processes last had in common."""
 
     def __init__(self) -> None:
         # Each object is kept together with a copy. If a wrapper has another object, its data is not known.
