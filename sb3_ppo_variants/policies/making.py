@@ -1,6 +1,6 @@
 """What a model is set up with: its policy, made with the entries of ``policy_kwargs``, and its rollout buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -90,14 +90,12 @@ def _check_kwargs(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> None:
 def _choose_policy(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> Callable[..., Any]:
     """Choose the class of the policy to make. A model and its files name SB3's or sb3-contrib's class."""
     given, made, space = model.policy_kwargs, model.policy_class, model.action_space
-    is_asymmetric = made in kind.policies[2:] and any(name in given for name in KEYS)
-    if is_asymmetric:
+    if made in kind.policies[2:] and any(name in given for name in KEYS):
         made = kind.asymmetric
     arguments = list_arguments(made)
     named = [name for name in OF_DISTRIBUTION if name in given and name not in arguments]
     if issubclass(made, ActionHead) or not (named or is_hybrid(space)):
         return made
-    heads: Sequence[Any] = kind.hybrid_heads if is_hybrid(space) else kind.box_heads
     if made not in (*kind.policies, kind.asymmetric):
         head = "HybridActions" if is_hybrid(space) else "BoxActions"
         what = f"policy_kwargs[{named[0]!r}]" if named else f"env.action_space={space}"
@@ -105,8 +103,9 @@ def _choose_policy(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> Callable
             f"{what} needs a policy that draws such actions: write class Mine({head}, {made.__name__}) with "
             f"{head} from sb3_ppo_variants.policies.head, and pass it"
         )
-    # Those for images and for dictionaries differ only in what extracts the features.
-    return partial(heads[is_asymmetric], features_extractor_class=arguments["features_extractor_class"])
+    # Policies for images and for dictionaries differ from others only in what extracts the features.
+    with_head: Callable[..., Any] = kind.hybrid_head if is_hybrid(space) else kind.box_head
+    return partial(with_head, features_extractor_class=arguments["features_extractor_class"])
 
 
 def _choose_buffer(model: OnPolicyAlgorithm) -> type[RolloutBuffer]:
