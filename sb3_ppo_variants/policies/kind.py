@@ -27,7 +27,7 @@ from torch import nn
 from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import AnySpace, layout_of
+from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
 from sb3_ppo_variants.policies.head import BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
@@ -143,16 +143,9 @@ class PolicyKind:
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
-    def rows(self, space: AnySpace) -> AnySpace:
-        """Return the space of the actions in the buffer.
-
-        :param space: the action space of the environment
-        """
-        return layout_of(space).rows
-
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
-        """Return the arguments of the buffer's constructor in addition to SB3's."""
-        return {}
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
+        return {"action_space": layout_of(model.action_space).rows}
 
     def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""

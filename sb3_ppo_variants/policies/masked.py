@@ -132,7 +132,9 @@ class Masked(PolicyKind):
         check_maskable(model.action_space)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
-    def rows(self, space: AnySpace) -> AnySpace:
-        if not isinstance(self.policy, HybridActions):
-            return super().rows(space)
-        return MaskedRows(size_of(self.policy.layout.rows), sum(choices(space) or ()))
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        arguments = super().buffer_arguments(model)
+        if isinstance(self.policy, HybridActions):
+            n_masks = sum(choices(model.action_space) or ())
+            arguments["action_space"] = MaskedRows(size_of(self.policy.layout.rows), n_masks)
+        return arguments

@@ -28,7 +28,7 @@ from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import KEYS, Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.head import BoxActions, HybridActions
-from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, Extras, More, PolicyKind
+from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -121,10 +121,10 @@ class Recurrent(PolicyKind):
         model._last_lstm_states = _zeros(policy.to(model.device), model.n_envs)  # type: ignore[attr-defined]
         return policy
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         shape = model.n_steps, n_layers, model.n_envs, size
-        return {"hidden_state_shape": shape}
+        return {**super().buffer_arguments(model), "hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
