@@ -41,15 +41,14 @@ class OfKeys(BaseFeaturesExtractor):
 
 
 class Asymmetric(BasePolicy):
-    """A mixin for SB3's and sb3-contrib's policies for dictionaries.
+    """A mixin for SB3's and sb3-contrib's policies for dictionaries. Without keys, it changes nothing.
 
     :param observation_space: the observations of the environment
     :param action_space: the actions of the environment
     :param lr_schedule: the step size
     :param actor_keys: the keys of the observations that the actor sees; ``None`` for all
     :param critic_keys: the same for the critic
-    :param share_features_extractor: always False
-    :param arguments: the other arguments of the policy
+    :param named: the other arguments of the policy
     :raises ArgumentError: if an observation does not exist, or features are to be shared
     """
 
@@ -57,35 +56,40 @@ class Asymmetric(BasePolicy):
     activation_fn: type[nn.Module]
     pi_features_extractor: BaseFeaturesExtractor
     vf_features_extractor: BaseFeaturesExtractor
+    is_asymmetric = False
+    """Whether keys were given."""
 
     def __init__(
         self,
-        observation_space: spaces.Dict,
+        observation_space: AnySpace,
         action_space: AnySpace,
         lr_schedule: Schedule,
         actor_keys: Sequence[str] | None = None,
         critic_keys: Sequence[str] | None = None,
-        share_features_extractor: bool = False,
-        **arguments: Any,
+        **named: Any,
     ):
-        if share_features_extractor:
-            raise ArgumentError(
-                f"policy_kwargs: share_features_extractor=True does not go with {' and '.join(KEYS)}, with which actor "
-                "and critic have different features: leave it out"
-            )
-        self.actor_keys, self.critic_keys = (
-            _in_space(name, keys, observation_space) for name, keys in zip(KEYS, (actor_keys, critic_keys), strict=True)
-        )
-        if unused := [key for key in observation_space if key not in (*self.actor_keys, *self.critic_keys)]:
-            warnings.warn(
-                f"neither {' nor '.join(KEYS)} has {', '.join(map(repr, unused))}, so the policy does not use these "
-                "observations"
-            )
-        super().__init__(observation_space, action_space, lr_schedule, share_features_extractor=False, **arguments)
+        given = dict(zip(KEYS, (actor_keys, critic_keys), strict=True))
+        if any(keys is not None for keys in given.values()):
+            assert isinstance(observation_space, spaces.Dict)
+            self.is_asymmetric = True
+            self._keys = {name: _in_space(name, keys, observation_space) for name, keys in given.items()}
+            if named.setdefault("share_features_extractor", False):
+                raise ArgumentError(
+                    f"policy_kwargs: share_features_extractor=True does not go with {' and '.join(KEYS)}, with which "
+                    "actor and critic have different features: leave it out"
+                )
+            if unused := [key for key in observation_space if not any(key in keys for keys in self._keys.values())]:
+                warnings.warn(
+                    f"neither {' nor '.join(KEYS)} has {', '.join(map(repr, unused))}, so the policy does not use "
+                    "these observations"
+                )
+        super().__init__(observation_space, action_space, lr_schedule, **named)
 
     def make_features_extractor(self) -> BaseFeaturesExtractor:
         """Create the features extractor of the actor, or that of the critic if the actor has one."""
-        keys = self.critic_keys if "pi_features_extractor" in self._modules else self.actor_keys
+        if not self.is_asymmetric:
+            return super().make_features_extractor()
+        keys = self._keys["critic_keys" if "pi_features_extractor" in self._modules else "actor_keys"]
         assert isinstance(self.observation_space, spaces.Dict)
         space = spaces.Dict([(key, self.observation_space[key]) for key in keys])
         extractor = self.features_extractor_class(space, **self.features_extractor_kwargs)
@@ -93,6 +97,9 @@ class Asymmetric(BasePolicy):
         return extractor if type(extractor) is CombinedExtractor else OfKeys(extractor, space)
 
     def _build_mlp_extractor(self) -> None:
+        if not self.is_asymmetric:
+            super()._build_mlp_extractor()  # type: ignore[misc]
+            return
         arch = self.net_arch if isinstance(self.net_arch, dict) else {"pi": self.net_arch, "vf": self.net_arch}
         actor, critic = (
             MlpExtractor(extractor.features_dim, {name: arch.get(name, [])}, self.activation_fn, self.device)
@@ -102,12 +109,11 @@ class Asymmetric(BasePolicy):
         self.mlp_extractor = actor
 
     def _get_constructor_parameters(self) -> dict[str, object]:
-        keys = {"actor_keys": self.actor_keys, "critic_keys": self.critic_keys}
-        return {**super()._get_constructor_parameters(), **keys}
+        return {**super()._get_constructor_parameters(), **(self._keys if self.is_asymmetric else {})}
 
 
 class AsymmetricPolicy(Asymmetric, MultiInputActorCriticPolicy):
-    """SB3's policy for dictionaries, whose actor and critic see different observations."""
+    """SB3's policy, whose actor and critic may see different observations."""
 
 
 def _in_space(name: str, keys: Sequence[str] | None, space: spaces.Dict) -> list[str]:

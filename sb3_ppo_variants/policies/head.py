@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
-from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
@@ -151,17 +151,9 @@ class HybridActions(ActionHead):
         return self.layout.for_envs(rows), states
 
 
-class BoxPolicy(BoxActions, ActorCriticPolicy):
+class BoxPolicy(BoxActions, AsymmetricPolicy):
     """SB3's policy with a named distribution of continuous actions."""
 
 
-class BoxAsymmetricPolicy(BoxActions, AsymmetricPolicy):
-    """The same, whose actor and critic see different observations."""
-
-
-class HybridPolicy(HybridActions, ActorCriticPolicy):
+class HybridPolicy(HybridActions, AsymmetricPolicy):
     """SB3's policy for actions that have several parts."""
-
-
-class HybridAsymmetricPolicy(HybridActions, AsymmetricPolicy):
-    """The same, whose actor and critic see different observations."""

@@ -27,14 +27,9 @@ from torch import nn
 from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import AnySpace, layout_of
+from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.head import (
-    BoxAsymmetricPolicy,
-    BoxPolicy,
-    HybridAsymmetricPolicy,
-    HybridPolicy,
-)
+from sb3_ppo_variants.policies.head import BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -114,10 +109,10 @@ class PolicyKind:
     """Their aliases."""
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricPolicy
     """The policy class for dictionaries of which actor and critic see different parts."""
-    box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxPolicy, BoxAsymmetricPolicy)
-    """The policy and the asymmetric policy that draw continuous actions from a named distribution."""
-    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridPolicy, HybridAsymmetricPolicy)
-    """Those for actions that have several parts."""
+    box_head: ClassVar[type[BasePolicy]] = BoxPolicy
+    """That which draws continuous actions from a named distribution, with any observations."""
+    hybrid_head: ClassVar[type[BasePolicy]] = HybridPolicy
+    """That for actions that have several parts, with any observations."""
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (RolloutBuffer, DictRolloutBuffer)
     """The rollout buffer classes for arrays and for dictionaries."""
     rules: ClassVar[Mapping[str, Rule]] = POLICY_RULES
@@ -150,16 +145,9 @@ class PolicyKind:
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
-    def rows(self, space: AnySpace) -> AnySpace:
-        """Return the space of the actions in the buffer.
-
-        :param space: the action space of the environment
-        """
-        return layout_of(space).rows
-
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
-        """Return the arguments of the buffer's constructor in addition to SB3's."""
-        return {}
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
+        return {"action_space": layout_of(model.action_space).rows}
 
     def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""
@@ -181,8 +169,11 @@ class PolicyKind:
         actions = samples.actions
         if isinstance(self.policy.action_space, spaces.Discrete):
             actions = actions.long().flatten()
-        masks = self.masks(samples.more)
-        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, **masks)
+        elif isinstance(self.policy.action_space, spaces.MultiBinary):
+            # sb3-contrib's recurrent buffers return integers, for which there is no log-probability.
+            actions = actions.float()
+        given = self.arguments(samples.more)
+        values, log_prob, entropy = self.policy.evaluate_actions(samples.observations, actions, **given)
         return Evaluated(values.flatten(), log_prob, entropy)
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
@@ -191,10 +182,8 @@ class PolicyKind:
 
     def evaluated_parameters(self, samples: Samples) -> tuple[Divergences, Parameters]:
         """Read the divergences and the distributions' parameters of these samples, right after :meth:`evaluate`."""
-        if leaves_distribution(self.policy.__class__, self.policies[0], "evaluate_actions"):
-            distribution = self.policy.action_dist
-        else:
-            distribution = self.distribution(samples.observations, samples.more)
+        is_left = self._leaves_distribution("evaluate_actions")
+        distribution = self.policy.action_dist if is_left else self.distribution(samples.observations, samples.more)
         divergences = divergences_of(distribution)
         return divergences, divergences.parameters(distribution)
 
@@ -217,18 +206,18 @@ class PolicyKind:
 
     def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
         """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
-        if not has_distribution(self.policy.__class__, self.policies[0]):
+        if not self._has_distribution():
             return None
-        if not leaves_distribution(self.policy.__class__, self.policies[0], "forward"):
-            with without_traces(self.policy):
-                return known_parameters(self.distribution(observations, more))
-        return known_parameters(self.policy.action_dist)
+        if self._leaves_distribution("forward"):
+            return known_parameters(self.policy.action_dist)
+        with without_traces(self.policy):
+            return known_parameters(self.distribution(observations, more))
 
     # The methods of the policy, which other kinds call with more arguments
 
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
         """Compute the distributions of actions."""
-        distribution: Distribution = self.policy.get_distribution(observations, **self.masks(more))
+        distribution: Distribution = self.policy.get_distribution(observations, **self.arguments(more))
         return distribution
 
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
@@ -236,49 +225,50 @@ class PolicyKind:
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
-    def masks(self, more: More) -> Extras:
-        """Return the policy's argument for action masks, which is passed by name, if it takes any."""
-        return {"action_masks": more} if self.takes_masks else NO_EXTRAS
+    def arguments(self, more: More) -> dict[str, Any]:
+        """Return the arguments of the policy's methods in addition to observations and actions, by name."""
+        return {"action_masks": more} if self.takes_masks else {}
+
+    # Policies that override methods
 
     def check_distribution(self) -> None:
         """Check that the policy's distributions, and with them the KL, are known.
 
         :raises MissingKLError: if ``get_distribution`` does not belong to the policy
         """
-        if not has_distribution(self.policy.__class__, self.policies[0]):
+        if not self._has_distribution():
             raise MissingKLError(
                 f"{type(self.policy).__name__} has a forward and an evaluate_actions of its own, but no "
                 "get_distribution, so its KL is not known: write get_distribution too"
             )
 
+    def _has_distribution(self) -> bool:
+        """Whether the policy has a ``get_distribution`` that belongs to it.
+
+        A policy that overrides both methods of training may have networks of its own, about which an inherited
+        ``get_distribution`` knows nothing.
+        """
+        cls = self.policy.__class__
+        if issubclass(cls, BasePolicy) and not hasattr(cls, "get_distribution"):
+            return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
+        own = _overridden(cls, self.policies[0])
+        return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
+
+    def _leaves_distribution(self, method: str) -> bool:
+        """Whether a call of this method of the policy leaves its distributions in ``action_dist``.
+
+        SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not.
+        """
+        own = _overridden(self.policy.__class__, self.policies[0])
+        return own.isdisjoint((method, "get_distribution", "_get_action_dist_from_latent"))
+
 
 @cache
 def _overridden(policy_class: type[BasePolicy], known: type[BasePolicy]) -> set[str]:
-    """Find the methods that a class has replaced of those of the class that its kind is for."""
+    """Find the methods of a class that are neither SB3's nor those of the class that its kind is for."""
     methods = ("forward", "evaluate_actions", "get_distribution", "_get_action_dist_from_latent")
-    return {name for name in methods if getattr(policy_class, name, None) is not getattr(known, name)}
-
-
-@cache
-def leaves_distribution(policy_class: type[BasePolicy], known: type[BasePolicy], method: str) -> bool:
-    """Whether a call of this method of a policy leaves its distributions in ``action_dist``.
-
-    SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not do so.
-    """
-    return not _overridden(policy_class, known) & {method, "get_distribution", "_get_action_dist_from_latent"}
-
-
-@cache
-def has_distribution(policy_class: type[BasePolicy], known: type[BasePolicy]) -> bool:
-    """Whether a policy has a ``get_distribution`` that belongs to it.
-
-    A policy that overrides both methods of training may have networks of its own, about which an inherited
-    ``get_distribution`` knows nothing.
-    """
-    if issubclass(policy_class, BasePolicy) and not hasattr(policy_class, "get_distribution"):
-        return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
-    own = _overridden(policy_class, known)
-    return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
+    known_methods = {name: (getattr(known, name), getattr(ActorCriticPolicy, name)) for name in methods}
+    return {name for name in methods if getattr(policy_class, name, None) not in known_methods[name]}
 
 
 class ActingPolicy:
@@ -298,7 +288,7 @@ class ActingPolicy:
         :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
         """
         masks = None if self._masks is None else self._masks.now()
-        given = self._kind.masks(masks)
+        given = self._kind.arguments(masks)
         actions, values, log_probs = self._kind.policy(observations, **given)
         parameters = self._kind.acted_parameters(observations, masks)
         return Acted(actions, values, log_probs, parameters, columns=given, seen=given)

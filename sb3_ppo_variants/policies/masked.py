@@ -5,7 +5,7 @@ each outcome of each discrete part, one part after the other; continuous parts h
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch as th
@@ -28,106 +28,39 @@ from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
-from sb3_ppo_variants.layout import AnySpace, HybridLayout, size_of
+from sb3_ppo_variants.layout import AnySpace, size_of
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, HybridActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 
 
-class LinearAndStd(nn.Linear):
-    """A linear layer whose outputs are followed by parameters: the logarithms of standard deviations.
-
-    sb3-contrib's policies have no parameter for these, and give only the output of one module to a distribution.
-
-    :param latent_dim: number of inputs
-    :param n_outputs: number of outputs of the layer
-    :param log_std: the parameters, shape ``(n_stds,)``
-    """
-
-    def __init__(self, latent_dim: int, n_outputs: int, log_std: nn.Parameter):
-        super().__init__(latent_dim, n_outputs)
-        self.log_std = log_std
-
-    def forward(self, latent: th.Tensor) -> th.Tensor:
-        """Compute the outputs and the parameters, shape ``(batch, n_outputs + n_stds)``."""
-        outputs = super().forward(latent)
-        return th.cat([outputs, self.log_std.expand(len(outputs), -1)], dim=1)
-
-
-class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):
-    """A product with sb3-contrib's masked distributions for the discrete parts.
-
-    :param layout: the layout of the actions
-    :param log_std_init: the logarithm of the first standard deviations
-    :param options: the other arguments of the product
-    """
+class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # type: ignore[misc]
+    """A product with sb3-contrib's masked distributions for the discrete parts."""
 
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
         """Create sb3-contrib's masked distribution of a part that is not continuous."""
         return make_masked_proba_distribution(space)
 
-    def __init__(self, layout: HybridLayout, log_std_init: float = 0.0, **options: Any):
-        super().__init__(layout, **options)
-        self._log_std_init = log_std_init
-        each = [*zip(self.parts, self._n_outputs, strict=True)]
-        self._n_masks = [n for part, n in each if isinstance(part, MaskableDistribution)]
-        has_mask = [isinstance(part, MaskableDistribution) for part, n in each for _ in range(n)]
-        self.masked_outputs = np.flatnonzero(has_mask).tolist()
-        """Which outputs of the layer have a mask."""
-
-    def proba_distribution_net(self, latent_dim: int) -> nn.Module:  # type: ignore[override]
-        """Return a layer for all parts, with the logarithms of the standard deviations if there are any."""
-        n_outputs, n_stds = sum(self._n_outputs), sum(self._n_stds)
-        if not n_stds:
-            return nn.Linear(latent_dim, n_outputs)
-        return LinearAndStd(latent_dim, n_outputs, nn.Parameter(th.full((n_stds,), float(self._log_std_init))))
-
-    def proba_distribution(self, action_logits: th.Tensor) -> "MaskableHybridDistribution":  # type: ignore[override]
-        """Set what the layer returns, shape ``(batch, n_outputs + n_stds)``."""
-        outputs, log_std = th.split(action_logits, [sum(self._n_outputs), sum(self._n_stds)], dim=1)
-        super().proba_distribution(outputs, log_std)
-        return self
-
     def apply_masking(self, masks: th.Tensor | np.ndarray | None) -> None:
         """Mask the outcomes of the discrete parts.
 
         :param masks: one row per state, shape ``(batch, n_masks)``; ``None`` allows everything
         """
-        maskable = [part for part in self.parts if isinstance(part, MaskableDistribution)]
-        of_parts: Any = [None] * len(maskable)
+        each = zip(self.parts, self._n_outputs, strict=True)
+        maskable = [(part, n) for part, n in each if isinstance(part, MaskableDistribution)]
+        sizes, of_parts = [n for _, n in maskable], cast(Any, [None] * len(maskable))
         if masks is not None:
-            of_parts = th.split(th.as_tensor(masks).reshape(-1, sum(self._n_masks)), self._n_masks, dim=1)
-        for part, of_part in zip(maskable, of_parts, strict=True):
+            of_parts = th.split(th.as_tensor(masks).reshape(-1, sum(sizes)), sizes, dim=1)
+        for (part, _), of_part in zip(maskable, of_parts, strict=True):
             part.apply_masking(of_part)
 
 
 class MaskableHybridActions(HybridActions):
-    """Draws actions with several parts for policies with masks.
-
-    It also takes ``log_std_init``, which most of sb3-contrib's policies lack.
-    """
-
-    arguments = (*HybridActions.arguments, LOG_STD_INIT)
-    log_std_init = 0.0
-
-    @property
-    def log_std(self) -> nn.Parameter | None:
-        """The logarithms of the standard deviations that are parameters of the policy, if there are any."""
-        return self.action_net.log_std if isinstance(self.action_net, LinearAndStd) else None
-
-    def _space_of_base(self) -> AnySpace:
-        # sb3-contrib's constructors make a distribution that they know, which _build() replaces.
-        return spaces.Discrete(2)
+    """Draws actions with several parts for policies with masks."""
 
     def _make_distribution(self) -> HybridDistribution:
-        return MaskableHybridDistribution(self.layout, self.log_std_init, **self.of_parts)
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        self.action_space = self.layout.rows
-        self.log_std_init = self._given.get(LOG_STD_INIT, self.log_std_init)
-        FINITE.check(f"policy_kwargs[{LOG_STD_INIT!r}]", self.log_std_init)
-        super()._build(lr_schedule)
+        return MaskableHybridDistribution(self.layout, **self.of_parts)
 
 
 class MaskedRows(spaces.MultiDiscrete):
@@ -145,15 +78,36 @@ class MaskedRows(spaces.MultiDiscrete):
 
 
 class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
-    """sb3-contrib's policy for dictionaries and masks, whose actor and critic see different observations."""
+    """sb3-contrib's policy with masks, whose actor and critic may see different observations."""
 
 
-class MaskableHybridPolicy(MaskableHybridActions, MaskableActorCriticPolicy):  # type: ignore[misc]
-    """sb3-contrib's policy for actions that have several parts."""
+class MaskableGaussianPolicy(MaskableAsymmetricPolicy):
+    """The same with standard deviations, which sb3-contrib's methods do not know, but those of SB3's policy do."""
+
+    log_std_init = 0.0
+    log_std: nn.Parameter | None
+    use_sde = False
+    _build = ActorCriticPolicy._build
+    _get_action_dist_from_latent = ActorCriticPolicy._get_action_dist_from_latent  # type: ignore[assignment]
 
 
-class MaskableHybridAsymmetricPolicy(MaskableHybridActions, MaskableAsymmetricPolicy):  # type: ignore[misc]
-    """The same, whose actor and critic see different observations."""
+class MaskableHybridPolicy(MaskableHybridActions, MaskableGaussianPolicy):  # type: ignore[misc]
+    """sb3-contrib's policy for actions that have several parts.
+
+    It also takes ``log_std_init``, which sb3-contrib's policies lack.
+    """
+
+    arguments = (*HybridActions.arguments, LOG_STD_INIT)
+
+    def _space_of_base(self) -> AnySpace:
+        # sb3-contrib's constructors make a distribution that they know, which _build() replaces.
+        return spaces.Discrete(2)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        self.action_space = self.layout.rows
+        self.log_std_init = self._given.get(LOG_STD_INIT, self.log_std_init)
+        FINITE.check(f"policy_kwargs[{LOG_STD_INIT!r}]", self.log_std_init)
+        super()._build(lr_schedule)
 
 
 class Masked(PolicyKind):
@@ -166,7 +120,7 @@ class Masked(PolicyKind):
     )
     aliases: ClassVar[Sequence[str]] = ("MaskableMlpPolicy", "MaskableCnnPolicy", "MaskableMultiInputPolicy")
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricPolicy
-    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (MaskableHybridPolicy, MaskableHybridAsymmetricPolicy)
+    hybrid_head: ClassVar[type[BasePolicy]] = MaskableHybridPolicy
     buffers: ClassVar[Sequence[type[RolloutBuffer]]] = (MaskableRolloutBuffer, MaskableDictRolloutBuffer)
     takes_masks = True
 
@@ -179,7 +133,9 @@ class Masked(PolicyKind):
         check_maskable(model.action_space)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
-    def rows(self, space: AnySpace) -> AnySpace:
-        if not isinstance(self.policy, HybridActions):
-            return super().rows(space)
-        return MaskedRows(size_of(self.policy.layout.rows), sum(choices(space) or ()))
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+        arguments = super().buffer_arguments(model)
+        if isinstance(self.policy, HybridActions):
+            n_masks = sum(choices(model.action_space) or ())
+            arguments["action_space"] = MaskedRows(size_of(self.policy.layout.rows), n_masks)
+        return arguments

@@ -24,28 +24,13 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
-from torch import nn
 
+from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution, Masked
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, HiddenStates, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
-
-
-class LayerOf(MultiCategoricalDistribution):
-    """Lets SB3 build the layer of a masked distribution, because it only builds those of its own distributions.
-
-    :param masked: the masked distribution
-    """
-
-    def __init__(self, masked: MaskableDistribution):
-        super().__init__([])
-        self._masked = masked
-
-    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """Return the layer."""
-        return self._masked.proba_distribution_net(latent_dim=latent_dim)
 
 
 class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
@@ -54,15 +39,17 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
     Masks have one row per step, shape ``(n, number of masks)``; ``None`` allows every action.
     """
 
-    action_dist: MaskableDistribution
+    action_dist: Any
     _action_masks: th.Tensor | np.ndarray | None = None
 
     def _build(self, lr_schedule: Schedule) -> None:
-        found: object = self.action_dist
-        masked = found if isinstance(found, MaskableDistribution) else make_masked_proba_distribution(self.action_space)
-        self.action_dist = LayerOf(masked)  # type: ignore[assignment]
+        if isinstance(self.action_dist, MaskableDistribution):  # That of a head.
+            super()._build(lr_schedule)
+            return
+        # SB3 only builds the layers of its own distributions. The masked ones have one output for each outcome.
+        self.action_dist = MultiCategoricalDistribution(choices(self.action_space) or [])
         super()._build(lr_schedule)
-        self.action_dist = masked
+        self.action_dist = make_masked_proba_distribution(self.action_space)
 
     @contextmanager
     def _masked(self, action_masks: th.Tensor | np.ndarray | None) -> Iterator[None]:
@@ -78,14 +65,14 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
             self._action_masks = outer
 
     def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
+        if isinstance(self.action_dist, MaskableHybridDistribution):
+            super()._get_action_dist_from_latent(latent_pi)
+            self.action_dist.apply_masking(self._action_masks)
+            return self.action_dist
         logits = self.action_net(latent_pi)
         if self._action_masks is not None:
             # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
-            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(len(logits), -1).bool()
-            if isinstance(self.action_dist, MaskableHybridDistribution):
-                # Continuous parts of actions have no masks.
-                masks, allowed = allowed, allowed.new_ones(logits.shape)
-                allowed[:, self.action_dist.masked_outputs] = masks
+            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(logits.shape).bool()
             logits = logits.where(allowed, NOT_ALLOWED)
         distribution = self.action_dist.proba_distribution(action_logits=logits)
         assert isinstance(distribution, Distribution)
@@ -140,17 +127,13 @@ class MaskableRecurrentMultiInputActorCriticPolicy(
 
 
 class MaskableAsymmetricLstmPolicy(MaskableRecurrentActorCriticPolicy, AsymmetricLstmPolicy):
-    """The policy for dictionaries, whose actor and critic see different observations."""
+    """The policy whose actor and critic may see different observations."""
 
     __init__ = AsymmetricLstmPolicy.__init__
 
 
-class MaskableHybridLstmPolicy(MaskableHybridActions, MaskableRecurrentActorCriticPolicy):  # type: ignore[misc]
+class MaskableHybridLstmPolicy(MaskableHybridActions, MaskableAsymmetricLstmPolicy):
     """The policy for actions that have several parts."""
-
-
-class MaskableHybridAsymmetricLstmPolicy(MaskableHybridActions, MaskableAsymmetricLstmPolicy):  # type: ignore[misc]
-    """The same, whose actor and critic see different observations."""
 
 
 class MaskableRecurrentSamples(
@@ -200,5 +183,5 @@ class MaskedRecurrent(Recurrent, Masked):
         "MaskableMultiInputLstmPolicy",
     )
     asymmetric: ClassVar[type[BasePolicy]] = MaskableAsymmetricLstmPolicy
-    hybrid_heads = (MaskableHybridLstmPolicy, MaskableHybridAsymmetricLstmPolicy)
+    hybrid_head: ClassVar[type[BasePolicy]] = MaskableHybridLstmPolicy
     buffers = (MaskableRecurrentRolloutBuffer, MaskableRecurrentDictRolloutBuffer)

@@ -1,12 +1,11 @@
 """Policies with LSTMs, sb3-contrib's ``RecurrentActorCriticPolicy`` and its subclasses, or with GRUs instead."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
-from gymnasium import spaces
 from sb3_contrib.common.recurrent.buffers import RecurrentDictRolloutBuffer, RecurrentRolloutBuffer
 from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticCnnPolicy,
@@ -29,16 +28,7 @@ from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.asymmetric import KEYS, Asymmetric
 from sb3_ppo_variants.policies.gru import use_gru
 from sb3_ppo_variants.policies.head import BoxActions, HybridActions
-from sb3_ppo_variants.policies.kind import (
-    NO_EXTRAS,
-    POLICY_RULES,
-    Acted,
-    ActingPolicy,
-    Evaluated,
-    Extras,
-    More,
-    PolicyKind,
-)
+from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -59,19 +49,17 @@ class PaddedSequences(NamedTuple):
     action_masks: th.Tensor | np.ndarray | None = None
     """Which actions are allowed in each step, with padding; ``None`` if the policy takes no masks."""
 
-    def masks(self) -> Extras:
-        """Return the argument of the policy's methods in addition to sb3-contrib's, if there is one."""
-        return NO_EXTRAS if self.action_masks is None else {"action_masks": self.action_masks}
-
 
 class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
-    """sb3-contrib's policy for dictionaries with LSTMs, whose actor and critic see different observations."""
+    """sb3-contrib's policy with LSTMs, whose actor and critic may see different observations."""
 
     # The layers after the LSTMs, whose outputs have one size.
     _build_mlp_extractor = RecurrentActorCriticPolicy._build_mlp_extractor
 
-    def __init__(self, observation_space: spaces.Dict, action_space: AnySpace, lr_schedule: Schedule, **arguments: Any):
+    def __init__(self, observation_space: AnySpace, action_space: AnySpace, lr_schedule: Schedule, **arguments: Any):
         super().__init__(observation_space, action_space, lr_schedule, **arguments)
+        if not self.is_asymmetric:
+            return
         # What sb3-contrib has made takes as many features as the actor's LSTM.
         n_features, (n_layers, _, size) = self.vf_features_extractor.features_dim, self.lstm_hidden_state_shape
         if self.lstm_critic is None:
@@ -82,20 +70,12 @@ class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
         self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
-class BoxLstmPolicy(BoxActions, RecurrentActorCriticPolicy):
+class BoxLstmPolicy(BoxActions, AsymmetricLstmPolicy):
     """sb3-contrib's policy with a named distribution of continuous actions."""
 
 
-class BoxAsymmetricLstmPolicy(BoxActions, AsymmetricLstmPolicy):
-    """The same, whose actor and critic see different observations."""
-
-
-class HybridLstmPolicy(HybridActions, RecurrentActorCriticPolicy):
+class HybridLstmPolicy(HybridActions, AsymmetricLstmPolicy):
     """sb3-contrib's policy for actions that have several parts."""
-
-
-class HybridAsymmetricLstmPolicy(HybridActions, AsymmetricLstmPolicy):
-    """The same, whose actor and critic see different observations."""
 
 
 LSTM_RULES: Mapping[str, Rule] = {
@@ -122,8 +102,8 @@ class Recurrent(PolicyKind):
     policies = (RecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy, RecurrentMultiInputActorCriticPolicy)
     aliases = ("MlpLstmPolicy", "CnnLstmPolicy", "MultiInputLstmPolicy")
     asymmetric: ClassVar[type[BasePolicy]] = AsymmetricLstmPolicy
-    box_heads: ClassVar[Sequence[type[BasePolicy]]] = (BoxLstmPolicy, BoxAsymmetricLstmPolicy)
-    hybrid_heads: ClassVar[Sequence[type[BasePolicy]]] = (HybridLstmPolicy, HybridAsymmetricLstmPolicy)
+    box_head: ClassVar[type[BasePolicy]] = BoxLstmPolicy
+    hybrid_head: ClassVar[type[BasePolicy]] = HybridLstmPolicy
     buffers = (RecurrentRolloutBuffer, RecurrentDictRolloutBuffer)
     rules = LSTM_RULES
     has_memory = True
@@ -142,10 +122,10 @@ class Recurrent(PolicyKind):
         model._last_lstm_states = _zeros(policy.to(model.device), model.n_envs)  # type: ignore[attr-defined]
         return policy
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Extras:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         shape = model.n_steps, n_layers, model.n_envs, size
-        return {"hidden_state_shape": shape}
+        return {**super().buffer_arguments(model), "hidden_state_shape": shape}
 
     def acting(self, model: OnPolicyAlgorithm) -> "RecurrentActing":
         return RecurrentActing(self, model)
@@ -171,17 +151,8 @@ class Recurrent(PolicyKind):
         return samples._replace(more=begun)
 
     def evaluate(self, samples: Samples) -> Evaluated:
-        actions, sequences = samples.actions, _sequences(samples)
-        if isinstance(self.policy.action_space, spaces.Discrete):
-            actions = actions.long().flatten()
-        elif isinstance(self.policy.action_space, spaces.MultiBinary):
-            # Unlike SB3's buffers, sb3-contrib's return integers, for which there is no log-probability.
-            actions = actions.float()
-        values, log_prob, entropy = self.policy.evaluate_actions(
-            samples.observations, actions, sequences.lstm_states, sequences.episode_starts, **sequences.masks()
-        )
-        steps = sequences.steps
-        return Evaluated(values.flatten()[steps], log_prob[steps], None if entropy is None else entropy[steps])
+        (values, log_prob, entropy), steps = super().evaluate(samples), _sequences(samples).steps
+        return Evaluated(values[steps], log_prob[steps], None if entropy is None else entropy[steps])
 
     def evaluate_values(self, samples: Samples) -> th.Tensor:
         return super().evaluate_values(samples)[_sequences(samples).steps]
@@ -190,17 +161,18 @@ class Recurrent(PolicyKind):
         divergences, parameters = super().evaluated_parameters(samples)
         return divergences, tuple(column[_sequences(samples).steps] for column in parameters)
 
+    def arguments(self, more: PaddedSequences) -> dict[str, Any]:
+        masks = {} if more.action_masks is None else {"action_masks": more.action_masks}
+        return {"lstm_states": more.lstm_states, "episode_starts": more.episode_starts, **masks}
+
     def distribution(self, observations: PyTorchObs, more: More = None) -> Distribution:
-        distribution: Distribution
-        distribution, _ = self._distribution_and_states(observations, more)
-        return distribution
+        return self._distribution_and_states(observations, more)[0]
 
     def _distribution_and_states(
         self, observations: PyTorchObs, more: PaddedSequences
     ) -> tuple[Distribution, HiddenStates]:
-        returned: tuple[Distribution, HiddenStates] = self.policy.get_distribution(
-            observations, more.lstm_states.pi, more.episode_starts, **more.masks()
-        )
+        given = {**self.arguments(more), "lstm_states": more.lstm_states.pi}
+        returned: tuple[Distribution, HiddenStates] = self.policy.get_distribution(observations, **given)
         return returned
 
     def values(self, observations: PyTorchObs, more: More = None) -> th.Tensor:
@@ -259,11 +231,11 @@ class RecurrentActing(ActingPolicy):
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
         masks = None if self._masks is None else self._masks.now()
         before = self._with_starts(self._states, episode_starts)._replace(action_masks=masks)
-        actions, values, log_probs, self._states = self._kind.policy(observations, *before[:2], **before.masks())
+        given = self._kind.arguments(before)
+        actions, values, log_probs, self._states = self._kind.policy(observations, **given)
         parameters = self._kind.acted_parameters(observations, before)
-        columns = {"lstm_states": before.lstm_states, **before.masks()}
-        seen = {"lstm_states": self._states, "episode_starts": before.episode_starts, **before.masks()}
-        return Acted(actions, values, log_probs, parameters, columns, seen)
+        columns = {name: value for name, value in given.items() if name != "episode_starts"}
+        return Acted(actions, values, log_probs, parameters, columns, {**given, "lstm_states": self._states})
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
         critic = tuple(state[:, env_index : env_index + 1].contiguous() for state in self._states.vf)

@@ -194,7 +194,8 @@ MASKS = th.tensor([[1, 0, 1, 0, 1, 1, 1, 0, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 0, 1
 
 def masked(seed: int, **options: Any) -> tuple[MaskableHybridDistribution, list[Any]]:
     rows = th.randn(6, 19, generator=th.Generator().manual_seed(seed))
-    distribution = MaskableHybridDistribution(HybridLayout(PARTS), **options).proba_distribution(rows)
+    distribution = MaskableHybridDistribution(HybridLayout(PARTS), **options)
+    distribution.proba_distribution(rows[:, :16], rows[:, 16:])
     distribution.apply_masking(MASKS)
     return distribution, split(rows, MASKS)
 
