@@ -12,7 +12,7 @@ import torch as th
 import examples.environments  # noqa: F401
 from benchmarks.measuring import Count, add_names
 from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, train
-from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
+from sb3_ppo_variants.recipes.recipe import Hyperparameters
 
 AGENTS = Path("results/agents")
 ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MoveOrKick-v0"]

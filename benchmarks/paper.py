@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sb3_ppo_variants.compare.settings import read_setting
+from sb3_ppo_variants.compare.plan import read_setting
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,6 @@ TABLES = {
     ),
     "robustness": (("Random hyperparameters", "robustness.command", "robustness"),),
 }
-# What a report has besides, and the documentation does not show.
-LEFT_OUT = ("report.html", "scores.tex")
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +60,10 @@ def run(options: argparse.Namespace) -> int:
             (options.out / name).mkdir(parents=True, exist_ok=True)
             (options.out / name / "report.md").write_text(tables_of(name))
             continue
-        found, problems = records.load_records(None, [RESULTS / f"{name}.jsonl.gz"])
+        found, problems = records.read(RESULTS / f"{name}.jsonl.gz")
         write_report(options.out / name, found, problems, baseline=BASELINES[name])
-        for file in LEFT_OUT:
-            (options.out / name / file).unlink()
+        # The documentation does not show it.
+        (options.out / name / "report.html").unlink()
     return 0
 
 

@@ -9,8 +9,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
-from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
-from sb3_ppo_variants.compare.settings import Setting, load_class, policy_for
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE
+from sb3_ppo_variants.compare.plan import Setting, load_class
 from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env
 from sb3_ppo_variants.recipes import entries_of, recipe
 from sb3_ppo_variants.recipes.recipe import parse
@@ -53,7 +53,7 @@ class Workload:
         setting, cls = Setting(self.baseline), cast(Any, load_class(ALGORITHM_PATHS[self.baseline]))
 
         def make(policy: str, *args: Any, **arguments: Any) -> OnPolicyAlgorithm:
-            return cls(policy_for(setting, policy), *args, device=device, **arguments)
+            return cls(setting.name_of_policy(policy), *args, device=device, **arguments)
 
         return {cls.__name__: make, **algorithms}
 

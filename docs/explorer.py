@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypedDict
 import pandas as pd
 from scipy.special import stdtrit
 
-from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, Values, curve, digest, unpack
+from sb3_ppo_variants.compare.plan import own_protocol
+from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, Values, curve, digest, read
 from sb3_ppo_variants.compare.scores import order
-from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.compare.statistics import LEVEL, are_enough
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -150,7 +150,7 @@ def _factors() -> dict[int, float]:
 
 def _compared(file: Path) -> list[Record]:
     """Read the records that a comparison exported."""
-    found, problems = unpack(file)
+    found, problems = read(file)
     if problems:
         raise ArgumentError("; ".join(problems))
     return found

@@ -1,6 +1,5 @@
 """Records for the tests of the comparison, some made by hand and some by its command."""
 
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sb3_ppo_variants.__main__ import main
+from sb3_ppo_variants.__main__ import main, make_parser
 from sb3_ppo_variants.compare import records, statistics
 from sb3_ppo_variants.compare.command import make_plans
-from sb3_ppo_variants.compare.options import add_compare
 from sb3_ppo_variants.compare.plan import Plan
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.runs import Pool
@@ -56,7 +54,8 @@ def p_value(one: np.ndarray, other: np.ndarray, samples: int = statistics.RANDOM
 
 def write(folder: Path, found: list[records.Record]) -> None:
     (folder / "records").mkdir(parents=True)
-    records.write(folder / "records", *found)
+    for each in found:
+        records.write(folder / "records", each)
 
 
 def text_of(report: Path) -> str:
@@ -70,9 +69,7 @@ def compare(out: Path, *arguments: str) -> int:
 
 def planned(arguments: list[str]) -> Plan:
     """Return the plan of the command with these arguments."""
-    parser = argparse.ArgumentParser()
-    add_compare(parser)
-    return make_plans(parser.parse_args(arguments))
+    return make_plans(make_parser().parse_args(["compare", *arguments]))
 
 
 def written(out: Path) -> dict[str, records.Record]:

@@ -56,7 +56,6 @@ OPTIONAL = [
     "tensorboard",
     "tqdm",
     "wandb",
-    "yaml",
 ]
 ACTION_SPACES = {
     "Discrete": spaces.Discrete(3),

@@ -9,8 +9,7 @@ import numpy as np
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import CLIP, PLAIN, picture, shades
 from benchmarks.paper import TABLE_1
-from sb3_ppo_variants.compare import records, scores, statistics
-from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, records, scores, statistics
 
 TABLE = Path("results/table1-text.jsonl.gz")
 OBJECTIVES = Path("results/objectives-500k.jsonl.gz")
@@ -63,8 +62,8 @@ def interpolated_penalty(file: Path, data: Path = interpolation.RESULTS) -> None
 
 def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path = TABLE) -> None:
     """Draw the learning curves of some settings over the seven environments of Table 1."""
-    (comparison,) = scores.comparisons(records.unpack(data)[0])
-    shares, curves = scores.normalised_curves(comparison)
+    (comparison,) = scores.comparisons(records.read(data)[0])
+    shares, curves = comparison.curves
     steps = shares * comparison.records[0]["steps"]
     names = {row.label: row.name for row in TABLE_1}
     with picture(file, columns=1, height=4.2) as grid:
@@ -81,7 +80,7 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
 
 def compared(file: Path, data: Path = OBJECTIVES) -> None:
     """Draw the mean score of each objective with its 95% interval, beside the KL of its updates."""
-    (comparison,) = scores.comparisons(records.unpack(data)[0])
+    (comparison,) = scores.comparisons(records.read(data)[0])
     # The classes of the paper's objectives, and the names of the others.
     names = [
         ALGORITHM_PATHS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking

@@ -26,7 +26,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables, and draw the pictures."""
-    found, problems = records.load_records(None, options.files)
+    found, problems = records.read(*options.files)
     for problem in problems:
         print(problem)
     frame = scaled(found)

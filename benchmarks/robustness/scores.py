@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.robustness.candidates import CANDIDATES, Candidate, Configuration
+from sb3_ppo_variants.compare.plan import read_setting
 from sb3_ppo_variants.compare.records import RANDOM, Record
-from sb3_ppo_variants.compare.settings import read_setting
 from sb3_ppo_variants.compare.statistics import Differences, Estimate, interval
 
 # Between these percentiles of the runs in an environment, scores are 0 and 1.

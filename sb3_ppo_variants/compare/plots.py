@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.records import RANDOM, SPANS, curve
-from sb3_ppo_variants.compare.scores import Comparison, normalised_curves
+from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
 Drawing = Callable[..., None]
@@ -89,16 +89,16 @@ def draw_band(
         axes.plot(x, np.transpose(seeds), color=color, linestyle=line, linewidth=0.5, alpha=0.6)
 
 
-def draw_means(scores: statistics.Scores, labels: Sequence[str], file: Path) -> None:
+def draw_means(comparison: Comparison, file: Path) -> None:
     """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
-    estimates, look = statistics.means(scores), looks(labels)
+    estimates, look = statistics.means(comparison.arrays), looks(comparison.labels)
     with drawing(file, size=(6.5, 0.9 + 0.34 * len(estimates))) as [[axes]]:
         for height, (label, estimate) in enumerate(estimates.items()):
             color, _ = look[label]
             if estimate.is_certain:
                 axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
             axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
-            seeds = scores[label].mean(axis=1)
+            seeds = comparison.arrays[label].mean(axis=1)
             axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
         # Longer lines would leave no room for the bars.
         axes.set_yticks(range(len(estimates)), [fill(escape_label(label), 50) for label in estimates])
@@ -139,7 +139,7 @@ def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
 
 def draw_efficiency(comparison: Comparison, file: Path) -> None:
     """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
-    shares, curves = normalised_curves(comparison)
+    shares, curves = comparison.curves
     look = looks(comparison.labels)
     with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
         for label, of_setting in curves.items():

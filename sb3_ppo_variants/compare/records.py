@@ -1,4 +1,4 @@
-"""Records of runs, each in a file of its own, which is written completely or not at all."""
+"""Records of runs: each in a file of its own, which is written completely or not at all; packed; and from elsewhere."""
 
 import gzip
 import hashlib
@@ -6,24 +6,29 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
+import pandas as pd
 import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.monitor import get_monitor_files, load_results
 
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters
+from sb3_ppo_variants.recipes.recipe import Hyperparameters
 from sb3_ppo_variants.saving.archive import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 
@@ -39,7 +44,7 @@ LAST = 100
 SPANS = 100
 # What every record of a finished run has, besides what all records have.
 FINISHED = ("score", "steps", "last_returns", "episodes")
-# The name of a file into which records are packed.
+# The end of the name of a file into which records are packed.
 PACKED = ".jsonl.gz"
 # Results depend on the versions of these packages, if they are installed.
 PACKAGES = (
@@ -88,81 +93,60 @@ class Record(Result):
     cpu_seconds: float | None
 
 
-# Records, and a line for each problem with them.
-Loaded = tuple[list[Record], list[str]]
+# Files
 
 
-def write(folder: Path, *found: Record) -> None:
-    """Write records to a folder, each to a file of its own.
+def write(folder: Path, record: Record) -> None:
+    """Write a record to a folder.
 
-    :raises SystemExit: if one cannot be written, as when the disk is full
+    :raises SystemExit: if it cannot be written, as when the disk is full
     """
-    for record in found:
-        file = folder / f"{record['name']}.json"
-        try:
-            write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            rest = "all earlier records are safe, and the same command makes this run and the rest"
-            raise SystemExit(f"{file} could not be written: {error}; {rest}") from error
-
-
-def load_records(folder: Path | None, files: Iterable[Path] = ()) -> Loaded:
-    """Read one record of each run in a folder and in exported files."""
-    parts = [*([] if folder is None else [read(folder)]), *map(unpack, files)]
-    found, twice = merge_records(record for part, _ in parts for record in part)
-    return found, [*(line for _, problems in parts for line in problems), *twice]
-
-
-def read(folder: Path) -> Loaded:
-    """Read the records in a folder, sorted by name."""
-    return _parse((str(file), file) for file in sorted(folder.glob("*.json")))
-
-
-def unpack(file: Path) -> Loaded:
-    """Read the records in a file that :func:`pack` wrote.
-
-    :raises ArgumentError: if the file cannot be read
-    """
+    file = folder / f"{record['name']}.json"
     try:
-        packed = file.read_bytes()
-        if not packed:
-            raise EOFError("it is empty")
-        lines = gzip.decompress(packed).decode().splitlines()
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ArgumentError(f"--from {file} cannot be read as a file that report --export wrote: {error}") from error
-    return _parse((f"line {number} of {file}", line) for number, line in enumerate(lines, start=1))
+        write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        rest = "all earlier records are safe, and the same command makes this run and the rest"
+        raise SystemExit(f"{file} could not be written: {error}; {rest}") from error
 
 
-def _parse(sources: Iterable[tuple[str, str | Path]]) -> Loaded:
-    records: list[Record] = []
+def read(*paths: Path) -> tuple[list[Record], list[str]]:
+    """Read one record of each run in folders and packed files, and a line about each that cannot be used.
+
+    In a folder are files with a record each, and packed files. A run has one record, preferably a finished one.
+
+    :raises ArgumentError: if a packed file cannot be read
+    """
+    records: dict[str, Record] = {}
     problems = []
-    for where, source in sources:
+    for where, text in _texts(paths):
         try:
-            record = json.loads(source if isinstance(source, str) else source.read_text())
+            record: Record = json.loads(text)
             if (found := record.get("format")) != FORMAT:
                 raise ValueError(f"it has format {found}, and this version of sb3_ppo_variants reads format {FORMAT}")
             of_episodes = () if record.get("episodes") else ("trailing",)
             of_result = ("error",) if record.get("status") == "failed" else (*FINISHED, *of_episodes)
             if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
                 raise ValueError(f"it lacks {', '.join(missing)}")
-            records.append(record)
-        except (ValueError, OSError, AttributeError) as error:
+        except (ValueError, AttributeError) as error:
             problems.append(f"{where} is ignored: {error}")
-    return records, problems
+            continue
+        if records.setdefault(record["name"], record)["status"] != "finished":
+            records[record["name"]] = record
+    return list(records.values()), problems
 
 
-def merge_records(records: Iterable[Record]) -> Loaded:
-    """Keep one record of each run, preferably a finished one. It is a problem if two of them have different scores."""
-    found: dict[str, Record] = {}
-    problems = []
-    for record in records:
-        other = found.setdefault(record["name"], record)
-        if other["status"] != "finished":
-            found[record["name"]] = record
-        elif record["status"] == "finished" and record["score"] != other["score"]:
-            differ = f"{other['score']}, which is used, and {record['score']}"
-            problems.append(f"{record['name']} occurs twice, with scores {differ}")
-    return list(found.values()), problems
+def _texts(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Yield where each record is, and its text."""
+    for path in paths:
+        if path.is_dir():
+            yield from ((str(file), file.read_text(errors="replace")) for file in sorted(path.glob("*.json")))
+            yield from _texts(sorted(path.glob(f"*{PACKED}")))
+            continue
+        try:
+            lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise ArgumentError(f"{path} cannot be read as a file that report --export wrote: {error}") from error
+        yield from ((f"line {number} of {path}", line) for number, line in enumerate(lines, start=1))
 
 
 def pack(records: Iterable[Record], file: Path) -> None:
@@ -174,15 +158,17 @@ def pack(records: Iterable[Record], file: Path) -> None:
         raise ArgumentError(f"--export {file} needs a name that ends in {PACKED}, because the file is compressed")
     lines = []
     for record in records:
-        is_finished = record["status"] == "finished"
-        packed = {**record, "episodes": None} | ({"trailing": curve(record)} if is_finished else {})
-        lines.append(json.dumps(packed) + "\n")
+        trailing = {"trailing": curve(record)} if record["status"] == "finished" else {}
+        lines.append(json.dumps({**record, "episodes": None, **trailing}) + "\n")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # The file contains no timestamp, so that the same records give the same file.
         write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
     except OSError as error:
         raise ArgumentError(f"--export {file} could not be written: {error}") from error
+
+
+# Values
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
@@ -279,7 +265,112 @@ def circumstances() -> Values:
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    return {
-        "versions": versions,
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of {processor()}",
-    }
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores of {processor()}"
+    return {"versions": versions, "machine": machine}
+
+
+# Runs that were recorded elsewhere: in folders that SB3's Monitor and EvalCallback wrote, such as the RL Zoo's, and in
+# CSV files with CleanRL's returns, as Weights & Biases exports them
+
+EVALUATIONS_FILE = "evaluations.npz"
+RETURN = "charts/episodic_return"
+# pandas numbers columns of the same name.
+RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
+STEP_COLUMNS = ("global_step", "_step", "Step")
+# Names that begin with the environment.
+IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
+
+
+class Added(NamedTuple):
+    """The episodes of a run: the steps at which they ended, ascending, and their returns. The others may be unknown."""
+
+    env: str | None
+    ends: list[float]
+    returns: list[float]
+    seconds: float | None = None
+
+
+def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
+    """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records beside those of the runs that were found.
+
+    There is one for each of the conditions under which the found runs include their environment.
+    """
+    runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
+    for text in texts:
+        for label, env, run in _read_added(text):
+            runs[label, env].append(run)
+    taken = {RANDOM, *(record["label"] for record in found)}
+    records: list[Record] = []
+    for (label, env), of_label in runs.items():
+        if label in taken:
+            raise ArgumentError(f"--add {label}=PATH: the report has a setting of this name, choose another")
+        own = {digest(record["conditions"]): record["conditions"] for record in found if record["env"] == env}
+        if not own:
+            known = ", ".join(sorted({record["env"] for record in found}))
+            same = f"if one of these is the same, say so: --add {label}@ENV=PATH"
+            raise ArgumentError(f"{label} has runs in {env}, and the records are of {known}; {same}")
+        # All runs get the same number of timesteps. Runs of different lengths would count as different settings.
+        longest = math.ceil(max(run.ends[-1] for run in of_label))
+        for conditions, (seed, run) in product(own.values(), enumerate(of_label)):
+            last = run.returns[-LAST:]
+            records.append({
+                "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label,
+                "algorithm": ADDED, "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {},
+                "conditions": conditions, "score": float(np.mean(last)), "steps": math.ceil(run.ends[-1]),
+                "last_returns": last, "episodes": {"ends": run.ends, "returns": run.returns},
+                "versions": {}, "machine": "", "wall_seconds": run.seconds, "cpu_seconds": None,
+            })  # fmt: skip
+    return records
+
+
+def _read_added(text: str) -> list[tuple[str, str, Added]]:
+    """Read the runs that an ``--add`` names, each with its label and environment."""
+    named, _, path = text.partition("=")
+    label, _, env = named.partition("@")
+    if not label or not path:
+        raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
+    try:
+        found = [run for run in _added(Path(path)) if run.ends]
+    except Exception as error:
+        # NumPy, pandas and SB3 raise many kinds of errors for files that are damaged or not theirs.
+        raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
+    if not found:
+        raise ArgumentError(
+            f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS_FILE} in it or in "
+            f"its folders, or a csv file with a column global_step and one or more ending in {RETURN}"
+        )
+    # An infinite return would be the best of all, and the normalised scores of all other runs 0.
+    strange = [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]
+    if strange:
+        raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
+    names = {run.env for run in found}
+    if (None in names and not env) or (len(names) > 1 and env):
+        several = ", ".join(sorted(str(name or "an unknown environment") for name in names))
+        raise ArgumentError(f"--add {text} has runs of {several}; runs of one environment can be LABEL@ENV=PATH")
+    return [(label, env or str(run.env), run) for run in found]
+
+
+def _added(path: Path) -> Iterator[Added]:
+    if path.suffix == ".csv" and path.is_file():
+        frame = pd.read_csv(path)
+        steps = next((name for name in STEP_COLUMNS if name in frame), None)
+        for column in frame.columns[frame.columns.str.contains(RETURNS)] if steps else []:
+            run = RETURNS.sub("", column).removesuffix(" - ") or path.stem
+            rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
+            yield Added(_env_in(IN_NAME, run), rows[steps].tolist(), rows[column].tolist())
+    for folder in sorted([path, *(each for each in path.rglob("*") if each.is_dir())]) if path.is_dir() else []:
+        if files := get_monitor_files(str(folder)):
+            # The training episodes of all environments. If the run was killed, its last line may be torn.
+            env = json.loads(Path(files[0]).read_text().partition("\n")[0].removeprefix("#")).get("env_id")
+            frame = load_results(str(folder))[["r", "l", "t"]].dropna().astype(float)
+            yield Added(env, frame["l"].cumsum().tolist(), frame["r"].tolist(), float(frame["t"].max()))
+        elif (folder / EVALUATIONS_FILE).exists():
+            found = np.load(folder / EVALUATIONS_FILE)
+            returns = found["results"].astype(float)
+            ends = np.repeat(found["timesteps"], returns.shape[1]).astype(float)
+            yield Added(_env_in(IN_FOLDER, folder.name), ends.tolist(), returns.ravel().tolist())
+
+
+def _env_in(pattern: re.Pattern[str], name: str) -> str | None:
+    named = pattern.fullmatch(name)
+    return named and named[1]

@@ -1,4 +1,4 @@
-"""Write a report of the runs recorded so far: report.md, report.html, scores.csv and scores.tex."""
+"""The command ``report``: what the runs recorded so far say, as report.md, report.html and scores.csv."""
 
 import argparse
 import base64
@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -17,11 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.compare import plots, records, statistics
-from sb3_ppo_variants.compare.added import read_beside
-from sb3_ppo_variants.compare.options import OUT
+from sb3_ppo_variants.compare.plan import split
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
-from sb3_ppo_variants.compare.scores import Comparison, by_humans, comparisons, normalised_curves
-from sb3_ppo_variants.compare.settings import split
+from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.archive import write_atomically
@@ -39,22 +38,13 @@ MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 
 def run(options: argparse.Namespace) -> int:
     """Write the report of the existing records."""
-    out: Path = options.out or OUT
-    has_records = (out / RECORDS).is_dir()
-    if options.files and options.out is None:
-        raise ArgumentError("--from needs --out, the folder for its report")
-    if not options.files and not has_records:
-        raise ArgumentError(f"--out {out} has no records: create some with compare, or pass the folder that has them")
-    if options.files and has_records:
-        raise ArgumentError(
-            f"--out {out} has records of its own, which a report of --from would leave out: pass another folder, or "
-            "copy the runs to this one with compare --from"
-        )
-    found, problems = records.load_records(None if options.files else out / RECORDS, options.files or ())
+    if not options.files and not (options.out / RECORDS).is_dir():
+        raise ArgumentError(f"--out {options.out} has no records: create some with compare, or pass their folder")
+    found, problems = records.read(*(options.files or [options.out / RECORDS]))
     if options.export is not None:
         records.pack(found, options.export)
         print(f"Records: {options.export}")
-    write_report(out, found, problems, options.baseline, options.add)
+    write_report(options.out, found, problems, options.baseline, options.add)
     return 0
 
 
@@ -68,7 +58,7 @@ def write_report(
         takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     """
-    compared = comparisons([*found, *read_beside(add, found)])
+    compared = comparisons([*found, *records.read_beside(add, found)])
     if baseline is not None:
         labels = {label for each in compared for label in each.labels}
         known = [label for label in (baseline, split(baseline).label) if label in labels]
@@ -83,7 +73,6 @@ def write_report(
             out / "report.md": text,
             out / "report.html": to_html(text, out),
             out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
-            out / "scores.tex": "\n".join(map(to_latex, compared)),
         }
         for file, content in contents.items():
             write_atomically(file, content.encode())
@@ -96,10 +85,30 @@ def to_markdown(
     compared: Iterable[Comparison], problems: Sequence[str], pictures: Path, baseline: str | None = None
 ) -> str:
     """Make the report in Markdown, and draw its pictures into a folder."""
-    TEMPLATES.filters |= {"table": write_table, "escape": escape}
-    sections = [describe_comparison(comparison, pictures, baseline) for comparison in compared]
-    template = TEMPLATES.get_template("report.md.j2")
-    return template.render(problems=problems, sections=sections, statistics=statistics, last=LAST)
+    TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
+    functions = (
+        count, name_pictures, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores,
+        tabulate_speed, tabulate_hyperparameters,
+    )  # fmt: skip
+    return TEMPLATES.get_template("report.md.j2").render(
+        {function.__name__: function for function in functions},
+        problems=problems, comparisons=compared, baseline=baseline, draw=partial(draw, pictures), plots=plots,
+        statistics=statistics, last=LAST,
+    )  # fmt: skip
+
+
+def draw(folder: Path, title: str, name: str, function: plots.Drawing, comparison: Comparison, *arguments: str) -> str:
+    """Draw a picture of a comparison, and return its Markdown."""
+    file = folder / f"{comparison.name}-{name}.png"
+    function(comparison, *arguments, file)
+    return f"![{title}]({PICTURES}/{file.name})"
+
+
+def name_pictures(envs: Sequence[str]) -> dict[str, str]:
+    """Name the picture of each environment. Ids that only differ in what file names cannot have get a digest."""
+    names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in envs}
+    counts = Counter(names.values())
+    return {env: n if counts[n] == 1 else f"{n}-{records.digest(env)[:6]}" for env, n in names.items()}
 
 
 def to_html(text: str, folder: Path) -> str:
@@ -112,26 +121,9 @@ def to_html(text: str, folder: Path) -> str:
     return TEMPLATES.get_template("report.html.j2").render(body=re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body))
 
 
-def to_latex(comparison: Comparison) -> str:
-    """Make LaTeX tables of the scores, which need the package booktabs."""
-    if comparison.table.empty:
-        return ""
-    columns = ["seeds", "mean", "rank", "better than"]
-    ranked = {each.label: [each.seeds, each.value, each.ranks, ", ".join(each.better)] for each in comparison.ranking}
-    tables = {
-        "mean normalised scores, 95\\% intervals": pd.DataFrame.from_dict(ranked, orient="index", columns=columns),
-        f"mean return of the last {LAST} episodes, standard deviation, seeds": tabulate_scores(comparison),
-    }
-    return "\n".join(
-        frame.astype(str).to_latex(escape=True, caption=f"{comparison.name}: {what}", position="htbp")
-        for what, frame in tables.items()
-        if len(frame)
-    )
-
-
-def escape(text: str) -> str:
+def escape(text: object) -> str:
     """Escape text from records, so that Markdown shows it unchanged."""
-    return MARKDOWN_SIGNS.sub(r"\\\g<0>", text)
+    return MARKDOWN_SIGNS.sub(r"\\\g<0>", str(text))
 
 
 def join_labels(labels: Iterable[str]) -> str:
@@ -149,64 +141,8 @@ def write_table(frame: pd.DataFrame, index: str | None = "setting") -> str:
 
     :param index: what the rows are; ``None`` leaves the index out
     """
-    filled = frame.astype(object).where(frame.notna(), "").rename(index=lambda label: escape(str(label)))
+    filled = frame.astype(object).where(frame.notna(), "").rename(index=escape)
     return str(filled.rename_axis(index).to_markdown(index=index is not None, disable_numparse=True))
-
-
-def describe_comparison(comparison: Comparison, pictures: Path, baseline: str | None) -> Values:
-    """Collect what the report says about a comparison, and draw its pictures.
-
-    :param baseline: label of the setting that the others are compared with; ``None`` takes SB3's PPO
-    """
-    said: Values = {
-        "comparison": comparison,
-        "summary": summarize(comparison.own),
-        "added": ", ".join(f"{escape(label)} ({count(comparison.runs(label), 'run')})" for label in comparison.added),
-        "failures": [
-            (f"{escape(each['label'])}, {each['env']}, seed {each['seed']}", textwrap.indent(each["error"], "    "))
-            for each in comparison.failed
-        ],
-    }
-    if comparison.table.empty:
-        return said
-    base = baseline or comparison.baseline
-    return said | {
-        "verdict": say_verdict(comparison),
-        "overview": tabulate_overview(comparison, base),
-        "incomplete": join_labels(comparison.incomplete) if comparison.scaled_envs else "",
-        "baseline": f"{escape(base)} ({count(comparison.arrays.get(base, ()), 'seed')})",
-        "against": tabulate_differences(comparison, base),
-        "humans": by_humans(comparison.table),
-        "scores": tabulate_scores(comparison),
-        "speed": tabulate_speed(comparison.table),
-        "pictures": draw_all(comparison, pictures),
-        **tabulate_hyperparameters(comparison.own),
-    }
-
-
-def draw_all(comparison: Comparison, folder: Path) -> dict[str, list[str]]:
-    """Draw the pictures of a comparison, and return their Markdown by the part of the report that shows them."""
-
-    def draw(title: str, name: str, function: plots.Drawing, *arguments: object) -> str:
-        file = folder / f"{comparison.name}-{name}.png"
-        function(*arguments, file)
-        return f"![{title}]({PICTURES}/{file.name})"
-
-    drawn: dict[str, list[str]] = {"scores": [], "efficiency": [], "curves": [], "training": []}
-    if comparison.arrays:
-        of_scores = (comparison.arrays, comparison.labels)
-        drawn["scores"].append(draw("Mean normalised scores", "aggregates", plots.draw_means, *of_scores))
-        if len(normalised_curves(comparison)[0]):
-            drawn["efficiency"].append(draw("Sample efficiency", "efficiency", plots.draw_efficiency, comparison))
-    # Ids that differ only in characters that file names cannot have get a digest.
-    names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in comparison.envs}
-    counts = Counter(names.values())
-    for env, name in names.items():
-        unique = name if counts[name] == 1 else f"{name}-{records.digest(env)[:6]}"
-        drawn["curves"].append(draw(f"Learning curves in {env}", unique, plots.draw_curves, comparison, env))
-    if plots.list_quantities(comparison):
-        drawn["training"].append(draw("What the updates logged", "training", plots.draw_training, comparison))
-    return drawn
 
 
 # What a section says
@@ -215,40 +151,36 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, list[str]]:
 def summarize(comparison: Comparison) -> list[str]:
     """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
-    trainings = [*comparison.records, *failed]
+    trainings, conditions = [*comparison.records, *failed], comparison.conditions
     everything = [*trainings, *comparison.random]
     frame = pd.DataFrame(trainings, columns=["label", "env", "seed", "timesteps"])
     names = {"label": "setting", "env": "environment", "seed": "seed"}
     counts = [count(frame[column].unique(), name) for column, name in names.items()]
-    versions = {", ".join(f"{name} {number}" for name, number in each["versions"].items()) for each in everything}
-    computed = {
-        ", ".join(f"{name} {value}" for name, value in each.get("numerics", {}).items()) for each in comparison.records
-    }
+
+    def join(values: Values) -> str:
+        return ", ".join(f"{name} {value}" for name, value in values.items())
+
+    protocol = conditions.get("protocol")
+    # Another entry or a file has other values than the protocol names.
+    if protocol and conditions["entry"] == "mujoco" and conditions["file"] is None:
+        protocol = f"{protocol}, {PROTOCOLS[protocol].says}"
     facts = {
-        **comparison.conditions,
+        **conditions,
         "preset": None,
-        "protocol": describe_protocol(comparison.conditions),
+        "protocol": protocol,
         "timesteps": ", ".join(f"{steps:,}" for steps in sorted(frame["timesteps"].unique())),
         "runs": f"{len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
         "commit": ", ".join(sorted({each.get("commit") or "" for each in everything} - {""})),
     }
     lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in facts.items() if fact not in (None, "", {})]
-    lines += [f"versions: {each}" for each in sorted(versions)]
+    lines += [f"versions: {each}" for each in sorted({join(each["versions"]) for each in everything})]
     lines += [f"machine: {each}" for each in sorted({each["machine"] for each in everything})]
+    computed = {join(each.get("numerics", {})) for each in comparison.records}
     lines += [f"computed by: {each or 'not known, in an earlier version'}" for each in sorted(computed)]
     if len({(each["label"], str(each.get("numerics"))) for each in comparison.records}) > len(comparison.labels):
-        lines.append(
-            "runs of different processors or backends are compared here: with the same seed, they would differ as runs "
-            "of different seeds do"
-        )
+        differ = "with the same seed, they would differ as runs of different seeds do"
+        lines.append(f"runs of different processors or backends are compared here: {differ}")
     return lines
-
-
-def describe_protocol(conditions: Values) -> str | None:
-    """Name the protocol, and describe it unless another entry or a file has other values than it names."""
-    name = conditions.get("protocol")
-    is_own = (conditions["entry"], conditions["file"]) == ("mujoco", None)
-    return f"{name}, {PROTOCOLS[name].says}" if name and is_own else name
 
 
 def say_verdict(comparison: Comparison) -> str:
@@ -374,7 +306,7 @@ def tabulate_speed(frame: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-def tabulate_hyperparameters(comparison: Comparison) -> dict[str, pd.DataFrame]:
+def tabulate_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tabulate the hyperparameters that all settings share in all environments, and those that differ."""
     rows = {
         (escape(record["label"]), record["env"]): {
@@ -391,7 +323,7 @@ def tabulate_hyperparameters(comparison: Comparison) -> dict[str, pd.DataFrame]:
     different = frame.loc[:, ~is_shared].reset_index()
     # Settings that are the same in all of their environments have a single row.
     alike = different.drop(columns="environment").drop_duplicates()
-    return {"shared": shared, "different": alike if alike["setting"].is_unique else different}
+    return shared, alike if alike["setting"].is_unique else different
 
 
 def format_mean(of_seeds: pd.Series) -> str:

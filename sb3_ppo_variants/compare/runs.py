@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import cast
 
@@ -23,8 +22,6 @@ import pandas as pd
 import torch as th
 from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
-from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from threadpoolctl import threadpool_limits
 
 from sb3_ppo_variants.callbacks import tell
@@ -36,7 +33,7 @@ from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.recipe import Recipe
+from sb3_ppo_variants.recipes import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
 from sb3_ppo_variants.saving.plain import Values
@@ -126,7 +123,7 @@ def perform(
     """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
     :param checkpoints: folder in which a folder with the trained model is saved
-    :param to_resume: folder for the checkpoints from which a run continues, if its conditions ask for them
+    :param to_resume: folder for the checkpoints from which a run continues, needed if its conditions ask for them
     :param tensorboard: folder in which each run gets a folder for its TensorBoard logs
     :param fast_envs: whether to use the fastest environments with the same results
     :param cores: number of cores that these may use
@@ -137,42 +134,46 @@ def perform(
     try:
         with threadpool_limits(limits=1), limit_cores(cores), quiet():
             made = run.recipe(fast_envs)
-            if run.algorithm:
-                if tensorboard is not None:
-                    made = replace(made, arguments={**made.arguments, "tensorboard_log": str(tensorboard / run.name)})
-                steps, computed = _train(run, made, log, checkpoints, to_resume)
-            else:
-                steps, computed = _act_randomly(run, made, log)
-        return make_record(run, "finished", {**log.result(steps), **computed}, *log.seconds())
+            if not run.algorithm:
+                return make_record(run, _act_randomly(run, made, log), log.seconds())
+            if tensorboard is not None:
+                made = replace(made, arguments={**made.arguments, "tensorboard_log": str(tensorboard / run.name)})
+            return make_record(run, _train(run, made, log, checkpoints, to_resume), log.seconds())
     except (Exception, SystemExit):
-        return make_record(run, "failed", {"error": traceback.format_exc()}, *log.seconds())
+        return make_record(run, {"error": traceback.format_exc()}, log.seconds())
 
 
-def make_record(run: Run, status: str, result: Result, wall: float | None = None, cpu: float | None = None) -> Record:
+def make_record(run: Run, result: Result, seconds: tuple[float | None, float | None] = (None, None)) -> Record:
     """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
+    status = "failed" if "error" in result else "finished"
     made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
-    made |= {"commit": records.commit(), **records.circumstances(), "wall_seconds": wall, "cpu_seconds": cpu}
+    made |= {"commit": records.commit(), **records.circumstances()}
+    made["wall_seconds"], made["cpu_seconds"] = seconds
     return cast(Record, made)
 
 
-def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> tuple[int, Result]:
-    """Train, and return the number of steps that were made, and what computed them."""
+def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Result:
+    """Train, and return the result."""
     model = build(made, run.seed)
     env = model.get_env()
     assert env is not None
     computed: Result = {"numerics": records.numerics(model), "vec_env": type(env.unwrapped).__name__}
-    with ExitStack() as stack:
-        learn: Callable[..., object] = model.learn
-        callbacks: list[BaseCallback] = [log]
-        if (every := run.conditions.get("resume_every")) is not None:
-            folder = Path(stack.enter_context(TemporaryDirectory())) if to_resume is None else to_resume / run.name
-            model = _resume(model, folder)
-            model.tensorboard_log = made.arguments.get("tensorboard_log")
-            learn = model.learn_to
-            callbacks.append(ExactCheckpointCallback(every, folder))
-        learn(run.timesteps, callbacks)
-        # SB3 dumps the log before each update, so the values of the last update are still to be written.
-        model.logger.dump(model.num_timesteps)
+    if (every := run.conditions.get("resume_every")) is None:
+        model.learn(run.timesteps, log)
+    else:
+        assert isinstance(model, PPOBase) and to_resume is not None  # A plan refuses other algorithms.
+        folder = to_resume / run.name
+        try:
+            model = type(model).resume(folder, env, model.device)
+        except FileNotFoundError:
+            pass  # The run begins.
+        except DamagedFileError as error:
+            fault = f"{error.fault}; remove {folder} to begin the run anew"
+            raise DamagedFileError(error.file, error.part, fault) from error
+        model.tensorboard_log = made.arguments.get("tensorboard_log")
+        model.learn_to(run.timesteps, [log, ExactCheckpointCallback(every, folder)])
+    # SB3 dumps the log before each update, so the values of the last update are still to be written.
+    model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
         try:
             save(model, checkpoints / run.name)
@@ -180,23 +181,11 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
             # The run still counts: its results are in the record.
             warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env.close()
-    return model.num_timesteps, computed
+    return {**log.result(model.num_timesteps), **computed}
 
 
-def _resume(model: BaseAlgorithm, folder: Path) -> PPOBase:
-    """Resume the run that has checkpoints in a folder, in the model's environment, or return the model to begin it."""
-    assert isinstance(model, PPOBase) and model.env is not None  # A plan refuses other algorithms.
-    try:
-        return type(model).resume(folder, model.env, model.device)
-    except FileNotFoundError:
-        return model
-    except DamagedFileError as error:
-        fault = f"{error.fault}; remove {folder} to begin the run anew"
-        raise DamagedFileError(error.file, error.part, fault) from error
-
-
-def _act_randomly(run: Run, made: Recipe, log: RunLog) -> tuple[int, Result]:
-    """Act, and return the number of steps that were made, and what computed them."""
+def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Result:
+    """Act until there are enough episodes for a score, and return the result."""
     env = made.make_env(seed=run.seed)
     space = own_space(env)
     space.seed(run.seed)
@@ -207,7 +196,7 @@ def _act_randomly(run: Run, made: Recipe, log: RunLog) -> tuple[int, Result]:
         *_, infos = env.step(random_actions(env, space))
         log.note(steps, infos)
     env.close()
-    return steps, {"numerics": records.numerics(None), "vec_env": type(env.unwrapped).__name__}
+    return {**log.result(steps), "numerics": records.numerics(None), "vec_env": type(env.unwrapped).__name__}
 
 
 def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
@@ -287,7 +276,7 @@ def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Recor
                 raise
             for name in begun:
                 reason = f"{error}\nA process ended while this run and {len(begun) - 1} others were in progress."
-                yield make_record(waiting.pop(name), "failed", {"error": reason})
+                yield make_record(waiting.pop(name), {"error": reason})
 
 
 @contextmanager

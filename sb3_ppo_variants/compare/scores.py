@@ -6,24 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from sb3_ppo_variants.compare import statistics
-from sb3_ppo_variants.compare.options import ALGORITHM_PATHS, BASELINE
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, statistics
+from sb3_ppo_variants.compare.plan import own_protocol
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
-from sb3_ppo_variants.compare.settings import own_protocol
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
-
-RANDOM_AND_HUMAN: dict[str, list[float]] = yaml.safe_load(Path(__file__).with_name("atari.yml").read_text())
-# ALE/Breakout-v5, BreakoutNoFrameskip-v4, BreakoutDeterministic-v4 and Breakout-v4 are the same game. A module to
-# import may come first, as in ale_py:ALE/Breakout-v5.
-GAME = re.compile(r"(?:.+:)?(?:ALE/)?([A-Za-z]+?)(?:NoFrameskip|Deterministic)?-v\d+")
 
 
 @dataclass(frozen=True)
@@ -58,13 +49,6 @@ class Comparison:
         return sorted({record["env"] for record in self.records})
 
     @property
-    def tried(self) -> tuple[list[str], list[str]]:
-        """The settings and the environments, with those of which every run failed."""
-        failed = [record for record in self.failed if record["label"] != RANDOM]
-        labels = {*self.labels, *(record["label"] for record in failed)}
-        return sorted(labels, key=order), sorted({*self.envs, *(record["env"] for record in failed)})
-
-    @property
     def baseline(self) -> str:
         """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
@@ -95,21 +79,19 @@ class Comparison:
         return {record["env"]: record["score"] for record in reversed(self.random) if record["score"] is not None}
 
     @cached_property
-    def best_runs(self) -> dict[str, Record]:
-        """The run in each environment whose score is scaled to 1: the best of those that set the scale.
+    def best_scores(self) -> dict[str, float]:
+        """The score in each environment that is scaled to 1: the best of the runs that set the scale.
 
         Where none of these is better than the random policy, it is the best of all that were not recorded elsewhere.
         """
         low, not_scaling = self.random_scores, self.not_scaling
-
-        def rank(record: Record) -> tuple[bool, float]:
-            score = cast(float, record["score"])
-            return record["label"] not in not_scaling and score > low.get(record["env"], -math.inf), score
-
-        runs = [record for record in self.own.records or self.records if record["score"] is not None]
-        return {
-            env: max((record for record in runs if record["env"] == env), key=rank) for env in {r["env"] for r in runs}
-        }
+        best: dict[str, tuple[bool, float]] = {}
+        for record in self.own.records or self.records:
+            if (score := record["score"]) is not None:
+                env = record["env"]
+                rank = record["label"] not in not_scaling and score > low.get(env, -math.inf), score
+                best[env] = max(best.get(env, rank), rank)
+        return {env: score for env, (_, score) in best.items()}
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -123,25 +105,30 @@ class Comparison:
         frame = pd.DataFrame(found, columns=columns).astype({"score": float})
         frame["episodes"] = [len(record["last_returns"]) for record in found]
         frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
-        best = {env: record["score"] for env, record in self.best_runs.items()}
-        low, high = (frame["env"].map(of_env).astype(float) for of_env in (self.random_scores, best))
+        low, high = (frame["env"].map(of_env).astype(float) for of_env in (self.random_scores, self.best_scores))
         frame["normalised"] = (frame["score"] - low) / (high - low).where(high > low)
         return frame
 
     @property
     def scaled_envs(self) -> list[str]:
         """The environments with normalised scores."""
-        return scaled_envs(self.table)
+        return sorted(set(self.table["env"][self.table["normalised"].notna()]))
 
     @property
     def without_scale(self) -> list[str]:
-        """The environments without normalised scores."""
-        return [env for env in self.tried[1] if env not in self.scaled_envs]
+        """The environments without normalised scores, with those where every run failed."""
+        envs = {record["env"] for record in [*self.records, *self.failed] if record["label"] != RANDOM}
+        return sorted(envs - {*self.scaled_envs})
 
     @cached_property
     def matrices(self) -> dict[str, pd.DataFrame]:
         """The normalised scores of each setting, for the seeds with a run in every environment that has some."""
-        return matrices(self.table)
+        envs = self.scaled_envs
+        pivoted = {
+            label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
+            for label, rows in self.table.groupby("label", sort=False)
+        }
+        return {label: matrix for label, matrix in pivoted.items() if not matrix.empty}
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -155,8 +142,9 @@ class Comparison:
 
     @property
     def incomplete(self) -> list[str]:
-        """The settings that have runs, but none that count."""
-        return [label for label in self.tried[0] if label not in self.arrays]
+        """The settings that have runs, maybe failed ones, but none that count."""
+        labels = {record["label"] for record in [*self.records, *self.failed]} - {RANDOM}
+        return sorted(labels - self.arrays.keys(), key=order)
 
     @cached_property
     def doubts(self) -> dict[str, str]:
@@ -167,11 +155,9 @@ class Comparison:
         """
         found = dict.fromkeys(self.added, "recorded elsewhere")
         for label in self.own.labels:
-            runs = self.runs(label)
-            failed = sum(label == record["label"] for record in self.failed)
-            lost = failed + sum(record["score"] is None for record in runs)
-            if lost:
-                found[label] = f"{lost} of {failed + len(runs)} runs have no score"
+            runs = [*self.runs(label), *(record for record in self.failed if record["label"] == label)]
+            if lost := sum(record.get("score") is None for record in runs):
+                found[label] = f"{lost} of {len(runs)} runs have no score"
         return found
 
     @cached_property
@@ -190,6 +176,26 @@ class Comparison:
     def ranking(self) -> list[statistics.Ranked]:
         """The settings in order of their mean scores."""
         return statistics.rank(self.arrays, self.differences)
+
+    @cached_property
+    def curves(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The share of the steps at each point, and the curves of each setting, scaled like its scores.
+
+        They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added
+        runs are left out, because their numbers of steps may differ.
+        """
+        runs = {(record["label"], record["env"], record["seed"]): record for record in self.own.records}
+        low = np.array([self.random_scores[env] for env in self.scaled_envs])[:, None]
+        high = np.array([self.best_scores[env] for env in self.scaled_envs])[:, None]
+        found = {}
+        for label in self.tested:
+            matrix = self.matrices[label]
+            curves = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
+            found[label] = (np.array(curves, dtype=float) - low) / (high - low)
+        known = [np.isfinite(array).all(axis=(0, 1)) for array in found.values()]
+        whole = np.logical_and.reduce(known) if known else np.zeros(SPANS, dtype=bool)
+        shares = np.arange(1, SPANS + 1) / SPANS
+        return shares[whole], {label: array[..., whole] for label, array in found.items()}
 
     def runs(self, label: str, env: str | None = None) -> list[Record]:
         """Select the records of a setting, in one environment or in all."""
@@ -238,62 +244,3 @@ def _refuse_changed_defaults(records: Sequence[Record]) -> None:
                 f"the runs of {record['label']} in {record['env']} have different hyperparameters, as when a default "
                 "changes with the version: report them apart, from folders of their own"
             )
-
-
-def scaled_envs(frame: pd.DataFrame) -> list[str]:
-    """List the environments with normalised scores."""
-    return sorted(set(frame["env"][frame["normalised"].notna()]))
-
-
-def matrices(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Collect the normalised scores of each setting, for the seeds with a run in every environment that has some."""
-    envs = scaled_envs(frame)
-    pivoted = {
-        label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
-        for label, rows in frame.groupby("label", sort=False)
-    }
-    return {label: matrix for label, matrix in pivoted.items() if not matrix.empty}
-
-
-def normalised_curves(comparison: Comparison) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Compute the share of the steps at each point, and the curves of each setting, scaled like its scores.
-
-    They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added runs
-    are left out, because their numbers of steps may differ.
-    """
-    runs = {(record["label"], record["env"], record["seed"]): record for record in comparison.own.records}
-    low, best = comparison.random_scores, comparison.best_runs
-    found = {}
-    for label in comparison.tested:
-        matrix = comparison.matrices[label]
-        curves = [[curve(runs[label, env, seed]) for env in matrix.columns] for seed in matrix.index]
-        scale = np.array([(low[env], cast(float, best[env]["score"]) - low[env]) for env in matrix.columns])
-        found[label] = (np.array(curves, dtype=float) - scale[:, :1]) / scale[:, 1:]
-    known = [np.isfinite(array).all(axis=(0, 1)) for array in found.values()]
-    whole = np.logical_and.reduce(known) if known else np.zeros(SPANS, dtype=bool)
-    shares = np.arange(1, SPANS + 1) / SPANS
-    return shares[whole], {label: array[..., whole] for label, array in found.items()}
-
-
-def game_of(env: str) -> str | None:
-    """Find the name of an environment's Atari game, or ``None`` if there is no human score for it."""
-    found = GAME.fullmatch(env)
-    return found[1] if found and found[1] in RANDOM_AND_HUMAN else None
-
-
-def by_humans(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the scores in Atari games, with 0 for the published random policy and 1 for the human tester.
-
-    :param frame: the ``table`` of a comparison
-    :return: a row for each setting and a column for each game, and one for all of them if there are several
-    """
-    games = frame["env"].map(game_of, na_action="ignore").dropna()
-    found = frame.loc[games.index].copy()
-    low, high = (games.map({game: pair[end] for game, pair in RANDOM_AND_HUMAN.items()}) for end in (0, 1))
-    found["normalised"] = (found["score"] - low) / (high - low)
-    means = found.groupby(["label", "env"], sort=False)["normalised"].mean().unstack()
-    means = means.astype(object).map("{:.3f}".format, na_action="ignore")
-    if means.shape[1] > 1:
-        of_all = statistics.means({label: matrix.to_numpy() for label, matrix in matrices(found).items()})
-        means["all games"] = pd.Series(of_all, dtype=object)
-    return means

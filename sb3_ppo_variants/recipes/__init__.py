@@ -1,14 +1,15 @@
 """Hyperparameters for common PPO environments, and functions to train with them."""
 
-from sb3_ppo_variants.recipes.hyperparameters import BASELINES, entries_of
 from sb3_ppo_variants.recipes.recipe import (
     ALGORITHMS,
+    BASELINES,
     ENVIRONMENT_KEYS,
     PROTOCOLS,
     Protocol,
     Recipe,
     check_registered,
     check_skipped_frames,
+    entries_of,
     full_id,
     make_exact_vec_env,
     parse,

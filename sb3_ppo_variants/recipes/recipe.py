@@ -1,20 +1,25 @@
 """Recipes: an algorithm, an environment and the hyperparameters that suit them; protocols of the paper's experiments.
 
-A protocol is the settings around the objectives, which decide how they compare.
+Hyperparameters are in the RL Zoo's form. ``hyperparameters.yml`` has those of the package, with the source of each. A
+protocol is the settings around the objectives, which decide how they compare.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import torch as th
+import yaml
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
@@ -27,9 +32,13 @@ from sb3_ppo_variants.limits import ApproximateKL, ExactKL, KLAdaptive, RatioDev
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.hyperparameters import Hyperparameters, entries_of, read_hyperparameters
 from sb3_ppo_variants.separate import SeparateUpdates
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
+
+Hyperparameters = dict[str, Any]
+# A class or its import path, and what may stand for wrappers in the RL Zoo's format.
+Wrapper = str | Callable[..., gym.Env]
+Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
 
 ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_clip": PPOClip,
@@ -38,6 +47,11 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
     "ppo_unclipped": PPOUnclipped,
     "ppo_custom": PPOCustom,
 }
+# Algorithms that PPO is compared with.
+BASELINES = ("stable_baselines3:A2C", "sb3_contrib:TRPO")
+# What the RL Zoo's files write as Python, and the names that they use.
+PYTHON = ("policy_kwargs", "normalize", "env_kwargs")
+PYTHON_NAMES = {"nn": th.nn, "th": th, "RMSpropTFLike": RMSpropTFLike}
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
 CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
@@ -51,9 +65,191 @@ PARTS_IN_TEXT: dict[str, Sequence[type]] = {
 }
 # Arguments of the algorithm that are no hyperparameters.
 GIVEN = ("env", "seed", "_init_setup_model")
-# A class or its import path, and what may stand for wrappers in the RL Zoo's format.
-Wrapper = str | Callable[..., gym.Env]
-Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
+_FILE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("hyperparameters.yml").read_text(encoding="utf-8"))
+
+
+# Entries: hyperparameters by environment
+
+
+def entries_in_file(algorithm: str) -> dict[str, Hyperparameters]:
+    """List the hyperparameters of every environment for an algorithm as in a file of the RL Zoo, with Python as text.
+
+    :param algorithm: such as ``"ppo_clip"``, or one of ``BASELINES``
+    """
+    found = _FILE[algorithm if algorithm in BASELINES else "ppo"]
+    # Some entries are the same object.
+    entries: dict[str, Hyperparameters] = {env_id: deepcopy(entry) for env_id, entry in found.items()}
+    own = _FILE["instead_of_clip_range"].get(algorithm)
+    if own is not None:
+        for entry in entries.values():
+            del entry["clip_range"]
+            entry |= own
+    return entries
+
+
+def evaluate_python(entries: Mapping[str, Hyperparameters]) -> dict[str, Hyperparameters]:
+    """Evaluate what entries write as Python. A file can thus run any code: it must be the user's own."""
+    return {
+        env_id: {
+            name: eval(value, dict(PYTHON_NAMES)) if name in PYTHON and isinstance(value, str) else value
+            for name, value in entry.items()
+        }
+        for env_id, entry in entries.items()
+    }
+
+
+def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
+    """List the hyperparameters of every environment for an algorithm, each with objects of its own.
+
+    :param algorithm: such as ``"ppo_clip"``, or one of ``BASELINES``
+    """
+    return evaluate_python(entries_in_file(algorithm))
+
+
+def select(
+    entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None, file: str | None = None
+) -> Hyperparameters:
+    """Select the hyperparameters for an environment.
+
+    :param entries: hyperparameters in the format of the RL Zoo
+    :param env_id: id of a registered environment
+    :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:`` and with
+        the latest version if it has none, then ``"atari"`` for an Atari game or ``"default"`` for any other environment
+    :param file: whose hyperparameters these are, for the error message
+    :raises ArgumentError: if the environment is not registered or there is no such entry
+    """
+    check_registered(env_id)
+    spec = spec_of(env_id)
+    suited = [entry] if entry else [env_id, spec.id, "atari" if is_atari(spec) else "default"]
+    for name in suited:
+        if name in entries:
+            return deepcopy(entries[name])
+    wanted = f"entry={entry!r}" if entry else " or ".join(map(repr, dict.fromkeys(suited)))
+    has = "there are" if file is None else f"{file} has"
+    raise ArgumentError(f"{has} no hyperparameters for {wanted}, only for {', '.join(entries)}")
+
+
+def check_registered(env_id: str) -> None:
+    """Check that an environment is registered, after importing the modules that may register it.
+
+    :raises ArgumentError: if it is not
+    """
+    with suppress(ImportError):
+        import_module("ale_py")  # Registers the Atari games.
+    try:
+        spec_of(env_id)
+    except Exception as error:  # Importing the module that the id names may raise anything.
+        raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
+
+
+def full_id(env_id: str) -> str:
+    """Complete the id of an environment with the latest version, if it has none.
+
+    :raises ArgumentError: if the environment is not registered
+    """
+    check_registered(env_id)
+    module, colon, _ = env_id.rpartition(":")
+    return f"{module}{colon}{spec_of(env_id).id}"
+
+
+# Values that texts stand for
+
+
+def read_value(name: str, value: object) -> object:
+    """Read what a text stands for: a schedule (``"lin_x"``), or an object such as ``"ExactKL(0.02)"``.
+
+    Any other value is returned unchanged.
+
+    :param name: the hyperparameter
+    :raises ArgumentError: if x is not a number, or the class does not take the arguments
+    """
+    try:
+        if isinstance(value, str) and value.startswith("lin_"):
+            return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
+        if isinstance(value, str) and (part := find_part(name, value)) is not None:
+            _, args, kwargs = read_call(value)
+            return part(*args, **kwargs)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}={value!r}: {error}") from error
+    except (SyntaxError, TypeError, ValueError) as error:
+        example = "a number after lin_, as in lin_0.001, or arguments in parentheses, as in ExactKL(0.02)"
+        raise ArgumentError(f"{name}={value!r} needs {example}: {error}") from error
+    return value
+
+
+def find_part(name: str, text: str) -> type | None:
+    """Find the class in ``PARTS_IN_TEXT`` whose name begins a text, if there is one."""
+    named = text.partition("(")[0].strip()
+    return next((cls for cls in PARTS_IN_TEXT.get(name, ()) if cls.__name__ == named), None)
+
+
+def _load(name: str, path: object) -> Any:
+    """Load what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
+
+    :param name: the hyperparameter, for the error message
+    :raises ArgumentError: if there is no such module, or no such name in it
+    """
+    if not isinstance(path, str):
+        return path
+    module, _, attribute = path.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError(f"{name}={path!r} cannot be imported: {error}") from error
+
+
+# Wrappers
+
+
+def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
+    """List each of the wrappers with its arguments, the innermost first."""
+    if env_wrapper is None:
+        return []
+    listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
+    return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
+
+
+def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
+    """Load each of the wrappers with its arguments, the innermost first.
+
+    :raises ArgumentError: if one of them is no class or function, or cannot be imported
+    """
+    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in list_wrappers(env_wrapper)]
+    if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
+        allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
+        refuse("env_wrapper", env_wrapper, allowed)
+    return loaded
+
+
+def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
+    for wrapper, arguments in _load_wrappers(wrappers):
+        env = wrapper(env, **arguments)
+    return env
+
+
+def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
+    """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames.
+
+    :raises ArgumentError: if they do
+    """
+    for wrapper, arguments in _load_wrappers(env_wrapper):
+        if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
+            check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
+
+
+def make_exact_vec_env(
+    env_id: str, wrapper_class: Callable[[gym.Env], gym.Env] | None, verbose: int = 0, **arguments: Any
+) -> VecEnv:
+    """Create the fastest environments that give the same as SB3's ``make_vec_env``, which has the same arguments.
+
+    Games get no wrappers but ``wrapper_class``.
+    """
+    if wrapper_class is None and is_atari(spec_of(env_id)):
+        wrapper_class = partial(_wrap, None)
+    return make_fast_vec_env(env_id, exact=True, wrapper_class=wrapper_class, verbose=verbose, **arguments)
+
+
+# Protocols and recipes
 
 
 @dataclass(frozen=True)
@@ -102,15 +298,7 @@ class Protocol:
         return hyperparameters | {n: f"lin_{value!r}" for n, value in numbers.items() if isinstance(value, float | int)}
 
 
-def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
-    """List each of the wrappers with its arguments, the innermost first."""
-    if env_wrapper is None:
-        return []
-    listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
-    return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
-
-
-PROTOCOLS = {name: Protocol(**of_protocol) for name, of_protocol in read_hyperparameters()["protocols"].items()}
+PROTOCOLS = {name: Protocol(**of_protocol) for name, of_protocol in _FILE["protocols"].items()}
 
 
 @dataclass(frozen=True)
@@ -158,17 +346,14 @@ class Recipe:
         COUNT.check("frame_stack", self.frame_stack)
         FLAG.check("fast_envs", self.fast_envs)
         check_skipped_frames(self.env_id, self.env_wrapper, self.env_kwargs)
-        made: Hyperparameters = {
-            "n_envs": n_envs,
-            "seed": seed,
-            "monitor_dir": monitor_dir,
-            "env_kwargs": self.env_kwargs,
-        }
-        made["wrapper_class"] = partial(_wrap, self.env_wrapper) if self.env_wrapper else None
-        env = make_exact_vec_env(self.env_id, **made) if self.fast_envs else make_vec_env(self.env_id, **made)
+        make: Callable[..., VecEnv] = make_exact_vec_env if self.fast_envs else make_vec_env
+        wrapper = partial(_wrap, self.env_wrapper) if self.env_wrapper else None
+        env = make(
+            self.env_id, n_envs=n_envs, seed=seed, monitor_dir=monitor_dir, wrapper_class=wrapper,
+            env_kwargs=self.env_kwargs,
+        )  # fmt: skip
         if self.normalize is not None:
-            gamma = self.arguments.get("gamma", 0.99)
-            env = VecNormalize(env, **{"gamma": gamma, **self.normalize})
+            env = VecNormalize(env, **{"gamma": self.arguments.get("gamma", 0.99), **self.normalize})
             env.training &= training
             env.norm_reward &= training
         return VecFrameStack(env, self.frame_stack) if self.frame_stack > 1 else env
@@ -177,36 +362,6 @@ class Recipe:
     def is_atari(self) -> bool:
         """Whether the environment is an Atari game."""
         return is_atari(spec_of(self.env_id))
-
-
-def make_exact_vec_env(
-    env_id: str, wrapper_class: Callable[[gym.Env], gym.Env] | None, verbose: int = 0, **arguments: Any
-) -> VecEnv:
-    """Create the fastest environments that give the same as SB3's ``make_vec_env``, which has the same arguments.
-
-    Games get no wrappers but ``wrapper_class``.
-    """
-    if wrapper_class is None and is_atari(spec_of(env_id)):
-        wrapper_class = partial(_wrap, None)
-    return make_fast_vec_env(env_id, exact=True, wrapper_class=wrapper_class, verbose=verbose, **arguments)
-
-
-def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
-    for wrapper, arguments in _load_wrappers(wrappers):
-        env = wrapper(env, **arguments)
-    return env
-
-
-def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
-    """Load each of the wrappers, which are in the RL Zoo's format, with its arguments, the innermost first.
-
-    :raises ArgumentError: if one of them is no class or function, or cannot be imported
-    """
-    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in list_wrappers(env_wrapper)]
-    if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
-        allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
-        refuse("env_wrapper", env_wrapper, allowed)
-    return loaded
 
 
 def recipe(
@@ -236,80 +391,6 @@ def recipe(
         selected = select(entries_of(algorithm), env_id, entry or "mujoco")
         hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
     return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
-
-
-def select(
-    entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None, file: str | None = None
-) -> Hyperparameters:
-    """Select the hyperparameters for an environment.
-
-    :param entries: hyperparameters in the format of the RL Zoo
-    :param env_id: id of a registered environment
-    :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:`` and with
-        the latest version if it has none, then ``"atari"`` for an Atari game or ``"default"`` for any other environment
-    :param file: the file of the hyperparameters, for the error message
-    :raises ArgumentError: if the environment is not registered or there is no such entry
-    """
-    check_registered(env_id)
-    if entry is None:
-        spec = spec_of(env_id)
-        suited = dict.fromkeys((env_id, spec.id, "atari" if is_atari(spec) else "default"))
-        wanted = " or ".join(map(repr, suited))
-    else:
-        suited, wanted = {entry: None}, f"entry={entry!r}"
-    for name in suited:
-        if name in entries:
-            return deepcopy(entries[name])
-    has = "there are" if file is None else f"{file} has"
-    raise ArgumentError(f"{has} no hyperparameters for {wanted}, only for {', '.join(entries)}")
-
-
-def check_registered(env_id: str) -> None:
-    """Check that an environment is registered, after importing the modules that may register it.
-
-    :raises ArgumentError: if it is not
-    """
-    with suppress(ImportError):
-        import_module("ale_py")  # Registers the Atari games.
-    try:
-        spec_of(env_id)
-    except Exception as error:  # Importing the module that the id names may raise anything.
-        raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
-
-
-def full_id(env_id: str) -> str:
-    """Complete the id of an environment with the latest version, if it has none.
-
-    :raises ArgumentError: if the environment is not registered
-    """
-    check_registered(env_id)
-    module, colon, _ = env_id.rpartition(":")
-    return f"{module}{colon}{spec_of(env_id).id}"
-
-
-def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
-    """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames.
-
-    :raises ArgumentError: if they do
-    """
-    for wrapper, arguments in _load_wrappers(env_wrapper):
-        if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
-            check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
-
-
-def _load(name: str, path: object) -> Any:
-    """Load what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
-
-    :param name: the hyperparameter, for the error message
-    :raises ArgumentError: if there is no such module, or no such name in it
-    """
-    if not isinstance(path, str):
-        return path
-    module, _, attribute = path.rpartition(".")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError(f"{name}={path!r} cannot be imported: {error}") from error
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
@@ -344,31 +425,3 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     if not isinstance(normalize, dict):
         of_the_environment["normalize"] = {} if normalize else None
     return Recipe(env_id, algorithm, arguments, int(n_timesteps), **of_the_environment)
-
-
-def read_value(name: str, value: object) -> object:
-    """Read what a text stands for: a schedule (``"lin_x"``), or an object of ``PARTS_IN_TEXT``.
-
-    Any other value is returned unchanged.
-
-    :param name: the hyperparameter
-    :raises ArgumentError: if x is not a number, or the class does not take the arguments
-    """
-    try:
-        if isinstance(value, str) and value.startswith("lin_"):
-            return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-        if isinstance(value, str) and (part := find_part(name, value)) is not None:
-            _, args, kwargs = read_call(value)
-            return part(*args, **kwargs)
-    except ArgumentError as error:
-        raise ArgumentError(f"{name}={value!r}: {error}") from error
-    except (SyntaxError, TypeError, ValueError) as error:
-        example = "a number after lin_, as in lin_0.001, or arguments in parentheses, as in ExactKL(0.02)"
-        raise ArgumentError(f"{name}={value!r} needs {example}: {error}") from error
-    return value
-
-
-def find_part(name: str, text: str) -> type | None:
-    """Find the class in ``PARTS_IN_TEXT`` whose name begins a text, if there is one."""
-    named = text.partition("(")[0].strip()
-    return next((cls for cls in PARTS_IN_TEXT.get(name, ()) if cls.__name__ == named), None)

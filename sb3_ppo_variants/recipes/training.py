@@ -1,8 +1,7 @@
 """Trains, saves, loads and evaluates the model of a recipe."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -74,8 +73,11 @@ def train(
     :param callback: callback or callbacks to call during training
     :param progress_bar: whether to show progress (needs tqdm and rich)
     """
-    with _open_folder(made, folder) as into:
-        model = build(made, seed, monitor_dir=os.fspath(into))
+    # Ranks other than 0 write to a folder that nobody reads.
+    is_first = current(made.arguments.get("data_parallel", "auto")).rank == 0
+    with nullcontext(folder) if is_first else TemporaryDirectory() as name:
+        into = Path(name)
+        model = build(made, seed, monitor_dir=str(into))
         try:
             for path in into.glob(MONITOR_FILES):
                 if int(path.name.partition(".")[0]) >= made.n_envs:
@@ -86,16 +88,6 @@ def train(
                 save(model, into)
             model.get_env().close()  # type: ignore[union-attr]
     return model
-
-
-@contextmanager
-def _open_folder(made: Recipe, folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the folder to write to: in ranks other than 0, one that nobody reads."""
-    if current(made.arguments.get("data_parallel", "auto")).rank == 0:
-        yield Path(folder)
-    else:
-        with TemporaryDirectory() as unread:
-            yield Path(unread)
 
 
 def build(made: Recipe, seed: int | None = None, monitor_dir: str | None = None) -> BaseAlgorithm:

@@ -4,16 +4,236 @@ Every script of rl_zoo3 is a module here, with the same options:
 ``python -m sb3_ppo_variants.zoo.train --algo ppo_clip``.
 """
 
-from sb3_ppo_variants.errors import installation
+import subprocess
+import sys
+import warnings
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from shutil import which
+from subprocess import call
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+from unittest.mock import patch
+
+import torch.distributed as dist
+import yaml
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+
+from sb3_ppo_variants.arguments import FLAG
+from sb3_ppo_variants.callbacks import tell
+from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
+from sb3_ppo_variants.errors import ArgumentError, installation
+from sb3_ppo_variants.limits import KLAdaptive
+from sb3_ppo_variants.objectives import read_objective
+from sb3_ppo_variants.policies.kinds import kind_of_class
+from sb3_ppo_variants.ppo import PPOBase
+from sb3_ppo_variants.processes import init_processes
+from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
+from sb3_ppo_variants.recipes.recipe import Hyperparameters, entries_in_file, find_part
 
 try:
     import rl_zoo3
+    from optuna import Trial
+    from rl_zoo3 import exp_manager, utils
+    from rl_zoo3.callbacks import RawStatisticsCallback, SaveVecNormalizeCallback, TrialEvalCallback
+    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
+    from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_name
 except ImportError as error:
     raise ImportError(f"rl_zoo3 is not installed: {installation('zoo')}") from error
 
-from sb3_ppo_variants.zoo.registry import register
+Upstream = exp_manager.ExperimentManager
+# ``-optimize`` may create environments in several threads.
+PATCHING = Lock()
+# The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
+SEARCH_SPACES: dict[str, Callable[[Trial], Hyperparameters]] = {
+    "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
+    "ppo_adaptive_kl": lambda trial: {
+        "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
+        "kl_coef": trial.suggest_float("kl_coef", 0.1, 10.0, log=True),
+    },
+    "ppo_fixed_kl": lambda trial: {"kl_coef": trial.suggest_float("kl_coef", 0.1, 30.0, log=True)},
+}
 
-register()
+
+class ExperimentManager(Upstream):
+    """rl_zoo3's experiment manager, which uses this package's hyperparameters for this package's algorithms.
+
+    ``--conf-file`` overrides these. ``--vec-env subproc`` uses :class:`~sb3_ppo_variants.envs.SafeSubprocVecEnv`, whose
+    workers report why they fail. The hyperparameter ``fast_envs`` uses the fastest environments with the same results
+    instead of ``--vec-env``, for any algorithm.
+    """
+
+    def __init__(self, args: Namespace, algo: str, env_id: str, log_folder: str, *others: Any, **options: Any):
+        self._temporary = TemporaryDirectory()
+        # Of several processes that train together, only rank 0 writes to the log folder.
+        if init_processes() and dist.get_rank() > 0:
+            log_folder = f"{self._temporary.name}/unread"
+        if options.get("config") is None and algo in ALGORITHMS:
+            config = Path(self._temporary.name, f"{algo}.yml")
+            config.write_text(yaml.safe_dump(entries_in_file(algo)), encoding="utf-8")
+            options["config"] = str(config)
+        super().__init__(args, algo, env_id, log_folder, *others, **options)
+
+    def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
+        """Set up the experiment; see rl_zoo3."""
+        if self.vec_env_class is SubprocVecEnv:
+            self.vec_env_class = SafeSubprocVecEnv
+        return super().setup_experiment()
+
+    def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
+        """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
+
+        :raises ArgumentError: if the policy needs action masks, ``fast_envs`` is neither True nor False, or a wrapper
+            cannot be imported
+        """
+        hyperparams, saved = super().read_hyperparameters()
+        self._fast_envs = hyperparams.pop("fast_envs", False)
+        FLAG.check("fast_envs", self._fast_envs)
+        if self.algo in ALGORITHMS:
+            _check_policy(hyperparams.get("policy"))
+        env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
+        try:
+            check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
+        except ArgumentError as error:
+            if error.__cause__ is not None:  # That of an import.
+                raise
+            # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
+            warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
+        return hyperparams, saved
+
+    def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
+        """Create the environments; see rl_zoo3."""
+        if not self._fast_envs:
+            return super().create_envs(n_envs, eval_env, no_log)
+        with PATCHING, patch.object(exp_manager, "make_vec_env", self._make_fast):
+            return super().create_envs(n_envs, eval_env, no_log)
+
+    def _make_fast(self, make_env: object, vec_env_cls: object, vec_env_kwargs: object, **arguments: Any) -> VecEnv:
+        return make_exact_vec_env(self.env_name.gym_id, verbose=min(self.verbose, 1), **arguments)
+
+    def _maybe_normalize(self, env: VecEnv, eval_env: bool) -> VecEnv:
+        # rl_zoo3 does not look beside the model, where exact checkpoints and recipes.train have the statistics.
+        beside = Path(self.trained_agent).parent / "vecnormalize.pkl"
+        if not (self.continue_training and beside.exists()):
+            normalized_or_not: VecEnv = super()._maybe_normalize(env, eval_env)
+            return normalized_or_not
+        normalized = VecNormalize.load(str(beside), env)
+        normalized.training &= not eval_env
+        normalized.norm_reward &= not eval_env
+        return normalized
+
+    @staticmethod
+    def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
+        # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
+        rate = read_value("learning_rate", hyperparams.get("learning_rate"))
+        kept: Hyperparameters = {name: value for name, value in hyperparams.items() if value is None}
+        kept |= {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
+        others = {name: value for name, value in hyperparams.items() if name not in kept}
+        hyperparams = Upstream._preprocess_schedules(others) | kept
+        for name, value in hyperparams.items():
+            if isinstance(value, SimpleLinearSchedule):
+                # A model with SB3's schedule can be loaded without rl_zoo3.
+                hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
+            elif name == "objective" and isinstance(value, str):
+                hyperparams[name] = read_objective(value)
+            else:
+                # rl_zoo3 only converts arguments of its own algorithms.
+                hyperparams[name] = read_value(name, value)
+        return hyperparams
+
+
+def _check_policy(policy: object) -> None:
+    """Check that rl_zoo3 can evaluate a policy, which is an alias, a class or its import path."""
+    if isinstance(policy, str):
+        policy = get_class_by_name(policy) if "." in policy else PPOBase.policy_aliases.get(policy)
+    if isinstance(policy, type) and issubclass(policy, BasePolicy) and kind_of_class(policy).takes_masks:
+        raise ArgumentError(
+            f"rl_zoo3 evaluates policies without action masks, which a {policy.__name__} needs; train it without "
+            "rl_zoo3, as in examples/masked.py and docs/masked.md"
+        )
+
+
+class StoreHyperparameters(StoreDict):
+    """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
+
+    An objective such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
+    configuration of the run then contains.
+    """
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        """Store the values."""
+        if self.dest == "hyperparams":
+            values = [_quote(text) for text in values]
+        super().__call__(parser, namespace, values, option_string)  # type: ignore[no-untyped-call]
+
+
+def _quote(text: str) -> str:
+    name, _, value = text.partition(":")
+    is_text = name == "objective" or find_part(name, value) or value.startswith("lin_")
+    return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
+
+
+def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:
+    """Sample an algorithm's hyperparameters for ``-optimize``, from the ranges of rl_zoo3's PPO where it has them.
+
+    rl_zoo3's own sampler would add a clip range, which only one variant has. Its other arguments are ignored.
+    """
+    suggested: Hyperparameters = {
+        "batch_size_pow": trial.suggest_int("batch_size_pow", 2, 10),
+        "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
+        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.03, log=True),
+        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.0001, 0.1, log=True),
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 0.002, log=True),
+        "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
+        "n_epochs": trial.suggest_categorical("n_epochs", [1, 5, 10, 20]),
+        "max_grad_norm": trial.suggest_float("max_grad_norm", 0.3, 2.0),
+        "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
+        "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
+    }
+    # rl_zoo3 shows these attributes of a trial.
+    trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
+    for name in ("n_steps", "batch_size"):
+        trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
+    own = SEARCH_SPACES[algorithm](trial) if algorithm in SEARCH_SPACES else {}
+    return convert_onpolicy_params({**suggested, **own})
+
+
+def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:
+    """Run a command as ``subprocess.call`` does, but instead of scripts of rl_zoo3 those of this package.
+
+    rl_zoo3 runs ``python``, which may be a different interpreter, and ``enjoy.py`` in the working directory, which only
+    exists in a clone of its repository.
+    """
+    match command:
+        case ["python", "enjoy.py", *options]:
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.enjoy", *options]
+        case ["python", "-m", "rl_zoo3.record_video", *options]:
+            # record_training would record every video before it fails to join them.
+            if which("ffmpeg") is None:
+                sys.exit("videos are joined with the program ffmpeg, which is not on the PATH: install ffmpeg first")
+            command = [sys.executable, "-m", "sb3_ppo_variants.zoo.record_video", *options]
+    return call(command, *args, **kwargs)
+
+
+# Its scripts know the algorithms from these tables, import the classes from these modules, and start each other so.
+for name, algorithm in ALGORITHMS.items():
+    ALGOS[name] = algorithm
+    HYPERPARAMS_SAMPLER[name] = partial(sample, name)
+    HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
+tell(Told.NOTHING, SaveVecNormalizeCallback, TrialEvalCallback)
+tell(Told.ENVS, RawStatisticsCallback)
+exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]
+utils.StoreDict = StoreHyperparameters  # type: ignore[misc]
+subprocess.call = call_ours  # type: ignore[assignment]
 # Python searches the folders of a package's __path__ in order for its modules, so a script that is not in this folder,
 # such as train, is rl_zoo3's own.
 for folder in rl_zoo3.__path__:

@@ -1,5 +1,6 @@
 """Upload a trained agent to the Hugging Face Hub: ``rl_zoo3.push_to_hub`` with this package's algorithms."""
 
+import runpy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from huggingface_hub import repocard
 from huggingface_hub.repocard import metadata_save
 
 from sb3_ppo_variants.errors import installation
-from sb3_ppo_variants.zoo.registry import launch
 
 
 def push_to_hub() -> None:
@@ -19,7 +19,7 @@ def push_to_hub() -> None:
     # rl_zoo3 2.9.2 imports a function that sb3-team-hf-integration 3 has renamed, and that used to return a dict.
     integration.generate_metadata = lambda *args: integration._generate_metadata(*args).to_dict()
     with patch.object(repocard, "metadata_save", save_card):
-        launch("push_to_hub")
+        runpy.run_module("rl_zoo3.push_to_hub", run_name="__main__")
 
 
 def save_card(path: Path, metadata: dict[str, object]) -> None:

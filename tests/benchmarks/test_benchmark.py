@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import gallery, parts, stepping, throughput, workloads
+from benchmarks import gallery, stepping, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
 
@@ -83,18 +83,10 @@ def test_the_table_of_stepping() -> None:
     assert stepping.rows("w", 10, 5, measured)[1] == "| w | fast | 3.00 (2.50 to 3.50) | 25 |"
 
 
-def test_the_table_of_parts_by_hand() -> None:
-    """In pairs, the second takes twice, four times and twice as long."""
-    lines = parts.table({"without": [1.0, 1.0, 2.0], "with": [2.0, 4.0, 4.0]})
-    assert lines[0] == "| policy | speed over without | milliseconds of CPU time |"
-    assert lines[2:] == ["| without | 1.00 (1.00 to 1.00) | 1000 |", "| with | 0.50 (0.38 to 0.50) | 4000 |"]
-
-
 # The function that measures, for each command with a file for results.
 MEASURING = {
     "interpolation": "figures.interpolation.line",
     "kl-estimators": "figures.estimators.measure",
-    "parts": "parts._train",
     "scaling": "scaling.launch",
     "stepping": "stepping.measure",
     "threads": "threads.measure",

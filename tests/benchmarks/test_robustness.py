@@ -15,7 +15,7 @@ from benchmarks.robustness.at_random import best_of, compare_configurations, par
 from benchmarks.robustness.candidates import CANDIDATES, N_RANDOM, VARIED
 from benchmarks.robustness.scores import sensitivity
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.settings import read_config, read_setting
+from sb3_ppo_variants.compare.plan import read_config, read_setting
 
 COMPARISONS = Path(__file__).parents[2] / "benchmarks" / "comparisons"
 CLIPPING, _, PENALTY, _, UNLIMITED = CANDIDATES

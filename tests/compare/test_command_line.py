@@ -11,8 +11,9 @@ import pytest
 from fresh import ended, run_module
 from helpers import OPTIONAL
 from sb3_ppo_variants import recipes
+from sb3_ppo_variants.__main__ import COMMANDS
 from sb3_ppo_variants.commandline import whole_number
-from sb3_ppo_variants.compare import options
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, PROTOCOL_NAMES
 
 # Runs a module in a new process, in which the optional packages are missing.
 SCRIPT = """
@@ -21,7 +22,7 @@ packages, module, *sys.argv[1:] = json.loads(sys.argv[1])
 sys.modules |= dict.fromkeys(packages)
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-HELP = [["--help"], *([name, "--help"] for name in options.COMMANDS)]
+HELP = [["--help"], *([name, "--help"] for name in COMMANDS)]
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,8 +65,8 @@ def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path)
 
 def test_the_names_in_the_help_are_those_of_the_tables() -> None:
     paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
-    assert paths.items() <= options.ALGORITHM_PATHS.items()
-    assert (*recipes.PROTOCOLS,) == options.PROTOCOL_NAMES
+    assert paths.items() <= ALGORITHM_PATHS.items()
+    assert (*recipes.PROTOCOLS,) == PROTOCOL_NAMES
 
 
 @pytest.mark.parametrize(

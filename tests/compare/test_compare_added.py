@@ -1,4 +1,4 @@
-"""Other people's runs in a report, and human-normalised scores of Atari games."""
+"""Other people's runs in a report."""
 
 import json
 import re
@@ -8,16 +8,15 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
-from comparing import RECORDS, record, report_of, text_of, write
+from comparing import RECORDS, record, text_of, write
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.added import read_beside
-from sb3_ppo_variants.compare.records import ADDED, RANDOM
-from sb3_ppo_variants.compare.scores import comparisons, game_of
+from sb3_ppo_variants.compare.records import ADDED, RANDOM, read_beside
+from sb3_ppo_variants.compare.scores import comparisons
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 FOUND = [record("ppo_clip", env, 0, 1) for env in ("CartPole-v1", "A-v0", "B-v5")]
@@ -74,7 +73,7 @@ def test_exports_of_cleanrl(tmp_path: Path) -> None:
 def test_added_runs_are_of_one_environment(tmp_path: Path) -> None:
     (run,) = read_beside([f"CleanRL@B-v5={chart(tmp_path, C_v4=7.0)}"], FOUND)
     assert run["score"] == 7
-    with pytest.raises(ArgumentError, match=r"has runs of A-v3, C-v3, and @B-v5 needs runs of one environment"):
+    with pytest.raises(ArgumentError, match="has runs of A-v3, C-v3; runs of one environment can be LABEL@ENV=PATH"):
         read_beside([f"CleanRL@B-v5={chart(tmp_path, A_v3=1.0, C_v3=1.0)}"], FOUND)
 
 
@@ -112,7 +111,7 @@ def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     assert re.search(r"\| ppo_clip \| 4 \| .* \| 0\.029 \| not shown \|", text)
     # The scores are those of sb3_ppo, but of another part of training.
     assert re.search(r"\| other \| 4 \| 0\.50 .* \| \| not shown \|", text)
-    assert {each["label"] for each in records.unpack(packed)[0]} == {RANDOM, *of_own}
+    assert {each["label"] for each in records.read(packed)[0]} == {RANDOM, *of_own}
 
 
 def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
     [
         ("zoo", "must be LABEL=PATH"),
         ("zoo=nowhere", "has no episodes: PATH must be a folder with"),
-        ("zoo=run.csv", "does not name the environment of the runs; write LABEL@ENV=PATH"),
+        ("zoo=run.csv", "has runs of an unknown environment; runs of one environment can be LABEL@ENV=PATH"),
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
         ("zoo=damaged", "cannot be read: BadZipFile"),
         ("zoo@A-v0=infinite.csv", "has an episode whose return or step is inf; leave out its run"),
@@ -152,15 +151,3 @@ def test_what_cannot_be_added_is_refused(
     Path("damaged", "evaluations.npz").write_bytes(b"PK\x03\x04")
     with pytest.raises(ArgumentError, match=message):
         read_beside([text], FOUND)
-
-
-def test_human_normalised_scores() -> None:
-    """Pong has -20.7 for the random policy and 14.6 for the human, Breakout 1.7 and 30.5."""
-    ids = {"ALE/Breakout-v5": "Breakout", "MsPacmanNoFrameskip-v4": "MsPacman", "CartPole-v1": None, "ALE/Go-v5": None}
-    ids |= {f"ale_py:{env}": game for env, game in ids.items()}
-    assert {env: game_of(env) for env in ids} == ids
-    games = {"BreakoutNoFrameskip-v4": 30.5, "PongNoFrameskip-v4": -20.7 + 35.3 / 2}
-    runs = [record("ppo_clip", env, seed, score) for env, score in games.items() for seed in range(2)]
-    text = report_of([*RECORDS, *runs, record("trpo", "BreakoutNoFrameskip-v4", 0, 30.5)])
-    shares = text.partition("### Human-normalised scores")[2].partition("\n### ")[0]
-    assert "| ppo_clip | 1.000 | 0.500 | 0.75 |" in shares and "| trpo | 1.000 | | |" in shares and "A-v0" not in shares

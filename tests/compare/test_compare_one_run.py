@@ -11,11 +11,9 @@ import pytest
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.callbacks import Supervised
 from sb3_ppo_variants.collector import Told
-from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.options import ALGORITHM_PATHS
-from sb3_ppo_variants.compare.plan import Run, make_plan
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, records
+from sb3_ppo_variants.compare.plan import Conditions, Run, make_plan, read_setting
 from sb3_ppo_variants.compare.runs import RunLog, perform
-from sb3_ppo_variants.compare.settings import Conditions, read_setting
 
 OTHER_TASKS = {
     "contrib_maskable_ppo": ("examples.environments:Scheduling-v0", {"policy": "MaskableMlpPolicy", "n_steps": 32}),
@@ -67,7 +65,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     """It gives the same record as one that was never cut, and repeats only the steps after the checkpoint."""
     conditions: Any = {"timesteps": 512, "parameters": {"n_envs": 1, "n_steps": 32, "batch_size": 32}}
     (_, run) = runs_of("ppo_clip", resume_every=128, **conditions)
-    whole = perform(run)
+    whole = perform(run, to_resume=tmp_path / "whole")
     assert whole["status"] == "finished", whole["error"]
     taken: list[int] = []
     note, cut_at = RunLog.note, 300

@@ -53,8 +53,6 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
         assert len(drawn) == 4 and all(file.read_bytes().startswith(begins) for file in drawn)
     csv = pd.read_csv(tmp_path / "scores.csv")
     assert len(csv) == 8 and csv[csv["label"] == "ppo_clip"]["normalised"].tolist() == [0.75, 0.25, 0.75, -0.25]
-    latex = (tmp_path / "scores.tex").read_text()
-    assert r"ppo\_clip & 60 ± 35.36 (2) & -40 ± 28.28 (2) \\" in latex and r"\toprule" in latex
 
 
 def test_one_environment_has_one_aggregate() -> None:
@@ -235,28 +233,21 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     pyplot.close(axes.figure)
 
 
-def test_a_packed_file_gives_the_same_report(tmp_path: Path) -> None:
-    write(tmp_path / "runs", RECORDS)
-    packed = tmp_path / "deeper" / "packed.jsonl.gz"
-    assert main(["report", "--out", str(tmp_path / "runs"), "--export", str(packed)]) == 0
+def test_packed_records_give_the_same_report(tmp_path: Path) -> None:
+    """Alone, and in a folder in which a run that failed is made again. A run counts once."""
+    runs, packed = tmp_path / "runs", tmp_path / "deeper" / "packed.jsonl.gz"
+    write(runs, RECORDS)
+    assert main(["report", "--out", str(runs), "--export", str(packed)]) == 0
     first = packed.read_bytes()
     assert main(["report", "--out", str(tmp_path / "again"), "--from", str(packed)]) == 0
-    for name in ("report.md", "report.html", "scores.tex", "scores.csv"):
-        assert (tmp_path / "again" / name).read_text() == (tmp_path / "runs" / name).read_text()
-    records.pack(records.read(tmp_path / "runs" / "records")[0], packed)
+    write(tmp_path / "more", [failed("sb3_ppo", "A-v0", 1), RECORDS[2]])
+    (tmp_path / "more" / "records" / packed.name).write_bytes(first)
+    assert main(["report", "--out", str(tmp_path / "more")]) == 0
+    for folder in ("again", "more"):
+        for name in ("report.md", "report.html", "scores.csv"):
+            assert (tmp_path / folder / name).read_text() == (runs / name).read_text()
+    records.pack(records.read(runs / "records")[0], packed)
     assert packed.read_bytes() == first
-
-
-def test_a_run_counts_once(tmp_path: Path) -> None:
-    """A run that is finished in one file and failed in another is finished. Two scores are a problem."""
-    other = record("ppo_clip", "B-v0", 1, -10)
-    files = [tmp_path / f"{name}.jsonl.gz" for name in ("whole", "part")]
-    for file, part in zip(files, (RECORDS, [failed("sb3_ppo", "A-v0", 1), other, RECORDS[2]]), strict=True):
-        records.pack(part, file)
-    assert main(["report", "--out", str(tmp_path), "--from", *map(str, reversed(files))]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "ppo_clip-B-v0-1 occurs twice, with scores -10, which is used, and -60" in text
-    assert len(pd.read_csv(tmp_path / "scores.csv")) == 8 and "0 failed" in text
 
 
 def test_records_that_are_damaged_are_not_used() -> None:
@@ -269,10 +260,10 @@ def test_records_that_are_damaged_are_not_used() -> None:
 CUT, NO_JSON = gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")
 
 
-@pytest.mark.parametrize("content", [b"", b"text", CUT, NO_JSON], ids=["empty", "text", "cut", "no JSON"])
+@pytest.mark.parametrize("content", [b"text", CUT, NO_JSON], ids=["text", "cut", "no JSON"])
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(SystemExit, match=r"^--from .*file\.gz cannot be read as a file that report --export wrote"):
+    with pytest.raises(SystemExit, match=r"file\.gz cannot be read as a file that report --export wrote"):
         main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
 
 
@@ -281,8 +272,7 @@ def test_reports_that_cannot_be_made_say_why(tmp_path: Path) -> None:
     out = ["report", "--out", str(tmp_path)]
     for given, message in (
         (["report", "--out", str(tmp_path / "nowhere")], r"--out .*nowhere has no records"),
-        (["report", "--from", "x.jsonl.gz"], "--from needs --out"),
-        ([*out, "--from", "x.jsonl.gz"], "has records of its own"),
+        ([*out, "--from", "x.jsonl.gz"], "x.jsonl.gz cannot be read as a file that report --export wrote: .*No such"),
         ([*out, "--export", "x.jsonl"], "--export x.jsonl needs a name that ends in .jsonl.gz"),
         ([*out, "--export", f"{tmp_path}/records/x.json/y.jsonl.gz"], "--export .* could not be written: "),
     ):

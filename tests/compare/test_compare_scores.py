@@ -66,7 +66,7 @@ def test_where_only_a_setting_with_its_own_protocol_learns() -> None:
     runs += [record(sb3, "A-v0", 0, 200), record(sb3, "B-v0", 0, 30)]
     runs += [record("ppo_clip", "A-v0", 0, -10), record("ppo_clip", "B-v0", 0, 20)]
     (comparison,) = scores.comparisons(runs)
-    assert {env: run["score"] for env, run in comparison.best_runs.items()} == {"A-v0": 200, "B-v0": 20}
+    assert comparison.best_scores == {"A-v0": 200, "B-v0": 20}
     np.testing.assert_allclose(comparison.arrays[sb3], [[1, 1.5]])
     np.testing.assert_allclose(comparison.arrays["ppo_clip"], [[-0.05, 1]])
 
@@ -124,7 +124,7 @@ def test_a_curve_ends_with_the_shortest_run() -> None:
 
 def test_normalised_curves_end_at_the_normalised_scores() -> None:
     (comparison,) = scores.comparisons(RECORDS)
-    shares, found = scores.normalised_curves(comparison)
+    shares, found = comparison.curves
     # The first episode of these runs ends halfway through the steps.
     assert shares[0] == 0.5 and shares[-1] == 1.0
     for label, matrix in comparison.arrays.items():

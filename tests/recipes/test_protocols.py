@@ -17,9 +17,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from helpers import BOX, LogRecorder, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.__main__ import main
-from sb3_ppo_variants.compare.plan import resolve
+from sb3_ppo_variants.compare.plan import Conditions, read_config, read_setting, resolve
 from sb3_ppo_variants.compare.records import commit
-from sb3_ppo_variants.compare.settings import Conditions, read_config, read_setting
 from sb3_ppo_variants.envs import ActionsAsDrawn
 from sb3_ppo_variants.recipes import PROTOCOLS, recipe
 from sb3_ppo_variants.recipes.training import build

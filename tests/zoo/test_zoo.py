@@ -32,8 +32,8 @@ from sb3_ppo_variants import (
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
+from sb3_ppo_variants.zoo import ExperimentManager, sample
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
-from sb3_ppo_variants.zoo.registry import ExperimentManager, sample
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
@@ -91,23 +91,6 @@ def set_up(*arguments: Any, **named: Any) -> BaseAlgorithm:
     return setup[0]
 
 
-def checkpoints(path: str) -> list[dict[str, Any]]:
-    return [{"sb3_ppo_variants.ExactCheckpointCallback": {"every": 64, "path": path}}]
-
-
-def test_each_run_has_its_own_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for run in (1, 2):
-        experiment = manager(ENV, None, Path("logs"), callback=checkpoints("ckpt"))
-        model, saved = cast(Any, experiment.setup_experiment())
-        experiment.learn(model)
-        assert list(tmp_path.glob(f"logs/ppo_clip/{ENV}_{run}/ckpt/step_*/model.zip"))
-        assert saved["callback"] == checkpoints("ckpt")
-    elsewhere: Any = manager(ENV, None, Path("logs"), callback=checkpoints(str(tmp_path / "elsewhere")))
-    elsewhere.setup_experiment()
-    assert elsewhere.callbacks[0]._folder == tmp_path / "elsewhere"
-
-
 def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
     made = recipe("ppo_clip", ENV, normalize={"clip_obs": 5.0}, n_timesteps=256)
     trained_in: Any = train_recipe(made, tmp_path / "run", seed=1).get_vec_normalize_env()
@@ -119,9 +102,6 @@ def test_a_checkpoint_is_continued_with_its_statistics(tmp_path: Path) -> None:
     evaluated_in: Any = experiment.create_envs(1, eval_env=True)
     assert (evaluated_in.training, evaluated_in.norm_reward) == (False, False)
     np.testing.assert_array_equal(evaluated_in.obs_rms.mean, trained_in.obs_rms.mean)
-    (tmp_path / "run/vecnormalize.pkl").unlink()
-    with pytest.warns(UserWarning, match=r"-i .*model\.zip: .* begin anew, without vecnormalize\.pkl beside it"):
-        experiment.create_envs(1)
 
 
 def test_the_fastest_environments_give_the_same(tmp_path: Path) -> None:
