@@ -2,7 +2,6 @@
 
 import inspect
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Real
@@ -47,7 +46,6 @@ from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of, make_pol
 from sb3_ppo_variants.processes import Processes, current, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.saving.state import EPISODES
 from sb3_ppo_variants.separate import divide, separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.spaces import ACTION_SPACES
@@ -83,10 +81,7 @@ class PPOBase(SavedAlgorithm):
         "updates": instance("SeparateUpdates(...), a dict of its arguments", Updates, dict).or_none(),
         "data_parallel": AUTO,
     }
-    """The allowed values of each argument."""
-    own_rules: ClassVar[Mapping[str, Rule]] = {}
-    """The same for the arguments that a subclass adds, which become its attributes."""
-    _all_rules: ClassVar[Mapping[str, Rule]]
+    """The allowed values of each argument. A subclass adds those of its own arguments, which become its attributes."""
     batch_size: int
     n_epochs: int
     clip_range_vf: float | Schedule | None
@@ -102,15 +97,9 @@ class PPOBase(SavedAlgorithm):
     proximal_policy: ProximalPolicy | None = None
     """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
     _division: Updates
-    # What lr_schedule was made of; the distributions of the last rollout; and, while a rollout is collected, the id of
-    # the model that collects it, because a callback may copy the model.
+    # What lr_schedule was made of, and the distributions of the last rollout.
     _scheduled: object
     old_policy: OldPolicy | None = None
-    _collecting: int | None = None
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._all_rules = {**cls.rules, **cls.own_rules}
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -119,7 +108,8 @@ class PPOBase(SavedAlgorithm):
         """
         policy, policy_kwargs, verbose = given["policy"], given["policy_kwargs"], given["verbose"]
         begins = given["_init_setup_model"]  # If not, load() sets the attributes that a subclass adds later.
-        check_arguments(given, self._all_rules if begins else self.rules)
+        if begins:
+            check_arguments(given, self.rules)
         if isinstance(policy, str) and policy not in self.policy_aliases:
             refuse("policy", policy, f"{', '.join(self.policy_aliases)}, or a policy class")
         made = given | {
@@ -139,12 +129,11 @@ class PPOBase(SavedAlgorithm):
             warn_of_truncated_minibatch(n_steps=self.n_steps, n_envs=self.n_envs, batch_size=self.batch_size)
 
     def _setup_model(self) -> None:
-        rules = self._all_rules
         # Check again, because load() sets attributes between construction and this call.
-        check_settings(self.__dict__, rules)
+        check_settings(self.__dict__, self.rules)
         if isinstance(self.updates, dict):
             self.updates = separate(self.updates)
-        schedules = {n: rule.of_schedule for n, rule in rules.items() if rule.of_schedule and hasattr(self, n)}
+        schedules = {n: rule.of_schedule for n, rule in self.rules.items() if rule.of_schedule and hasattr(self, n)}
         for name, values in schedules.items():
             if callable(getattr(self, name)):
                 current_value(name, getattr(self, name), 1.0, values)
@@ -184,20 +173,6 @@ class PPOBase(SavedAlgorithm):
         """The processes that train this model together."""
         return current(self.data_parallel)
 
-    @property
-    def stats_window_size(self) -> int:
-        """The number of episodes over which rollout statistics are averaged."""
-        return self._stats_window_size
-
-    @stats_window_size.setter
-    def stats_window_size(self, size: int) -> None:
-        self.rules["stats_window_size"].check("stats_window_size", size)
-        self._stats_window_size = int(size)
-        for name in EPISODES:
-            episodes = getattr(self, name)
-            if episodes is not None:
-                setattr(self, name, deque(episodes, maxlen=self._stats_window_size))
-
     def _early_stop(self, objective: Objective) -> EarlyStop | None:
         """Choose what ends the current update early: ``stop`` or ``target_kl``, or else what the objective says."""
         if self.stop is not None and self.target_kl is not None:
@@ -227,7 +202,7 @@ class PPOBase(SavedAlgorithm):
 
         :param buffer: the rollout; ``None`` for the model's
         """
-        check_settings(self.__dict__, self._all_rules)  # Callbacks may have set them.
+        check_settings(self.__dict__, self.rules)  # Callbacks may have set them.
         if self.learning_rate is not self._scheduled:
             self._setup_lr_schedule()
         self._division = divide(self.updates, self._division)
@@ -259,13 +234,13 @@ class PPOBase(SavedAlgorithm):
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
-        rule = self._all_rules[name]
+        rule = self.rules[name]
         return current_value(name, getattr(self, name), self._current_progress_remaining, rule.of_schedule or rule)
 
     def _settings(self) -> dict[str, str]:
         """Describe what all processes must have in common for the next update, by name."""
         plan = self._plan()
-        return together.settings_of(self, self._all_rules, plan, choose(plan, self.fast).engine.path)
+        return together.settings_of(self, self.rules, plan, choose(plan, self.fast).engine.path)
 
     # The loop
 
@@ -283,28 +258,25 @@ class PPOBase(SavedAlgorithm):
                 "to load()"
             )
         shared = together.SharedRollout(self) if self.processes.size > 1 else None
-        try:
-            self._collecting, self.old_policy = id(self), None
-            with self.run.collecting():
-                begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-                plan = self._plan(rollout_buffer)
-                if callable(self.gae_lambda):
-                    # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+        self.old_policy = None
+        with self.run.collecting():
+            begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+            plan = self._plan(rollout_buffer)
+            if callable(self.gae_lambda):
+                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+                self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+            rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
+            engine = choose(plan, self.fast).engine
+            actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+            going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
+            if going:
+                parameters = actor.old_parameters()
+                self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
+                callback.on_rollout_end()
+            if shared is not None:
+                if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                     self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
-                engine = choose(plan, self.fast).engine
-                actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-                going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
-                if going:
-                    parameters = actor.old_parameters()
-                    self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
-                    callback.on_rollout_end()
-                if shared is not None:
-                    if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
-                        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                    going = shared.end(going, self._settings() if going else {})
-        finally:
-            self._collecting = None
+                going = shared.end(going, self._settings() if going else {})
         self.run.stopped = not going
         return going
 
@@ -411,13 +383,7 @@ class PPOBase(SavedAlgorithm):
         :raises EnvOutputError: if an environment returns something with the wrong type, shape or range
         :raises WorkerError: if a worker of a ``SubprocVecEnv`` raises an error, ends or does not answer
         :raises CallbackError: if a callback returns None
-        :raises RuntimeError: if a callback calls it while a rollout is collected
         """
-        if self._collecting == id(self):  # First, because the training under way may continue after this error.
-            raise RuntimeError(
-                "a callback called learn() of the model that is being trained, whose rollout is not complete: train a "
-                "copy of the model, or call learn() when this training has ended"
-            )
         processes = self.processes
         with checks.settings_kept():
             checks.check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
@@ -436,7 +402,7 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy", "_collecting"]
+        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

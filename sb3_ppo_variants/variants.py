@@ -1,7 +1,7 @@
 """PPO with each of the four policy objectives of the paper, and with your own objective.
 
 Each class writes its whole signature, in the order of SB3's ``PPO``, and says what its own arguments may be
-(``own_rules``) and which objective they make (``_objective``). :class:`PPOClip` documents the arguments that all share.
+(``rules``) and which objective they make (``_objective``). :class:`PPOClip` documents the arguments that all share.
 """
 
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ class PPOClip(PPOBase):
 
     # SB3's PPO has the same objective, so load() accepts its files.
     reads_sb3s_ppo: ClassVar[bool] = True
-    own_rules: ClassVar[Mapping[str, Rule]] = {"clip_range": POSITIVE.or_schedule()}
+    rules: ClassVar[Mapping[str, Rule]] = {**PPOBase.rules, "clip_range": POSITIVE.or_schedule()}
     clip_range: float | Schedule
 
     def __init__(
@@ -149,7 +149,8 @@ class PPOAdaptiveKL(PPOBase):
     :raises MissingKLError: if the policy's distribution has no registered KL
     """
 
-    own_rules: ClassVar[Mapping[str, Rule]] = {
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **PPOBase.rules,
         "clip_range": POSITIVE.or_schedule().or_none(),
         "desired_kl": POSITIVE,
         "kl_coef": KL_COEF,
@@ -218,7 +219,8 @@ class PPOFixedKL(PPOBase):
     :raises MissingKLError: if the policy's distribution has no registered KL
     """
 
-    own_rules: ClassVar[Mapping[str, Rule]] = {
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **PPOBase.rules,
         "clip_range": POSITIVE.or_schedule().or_none(),
         "kl_coef": NON_NEGATIVE.or_schedule(),
     }
@@ -330,8 +332,9 @@ class PPOCustom(PPOBase):
     :raises MissingKLError: if the policy's distribution has no registered KL and the objective needs one
     """
 
-    own_rules: ClassVar[Mapping[str, Rule]] = {
-        "objective": instance("an instance of a class derived from Objective, such as Clipped(0.2)", Objective)
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **PPOBase.rules,
+        "objective": instance("an instance of a class derived from Objective, such as Clipped(0.2)", Objective),
     }
     objective: Objective
 

@@ -112,17 +112,6 @@ def test_another_length_of_rollouts(n_steps: int, fast: bool, tmp_path: Path) ->
     assert loaded.learn(n_steps * N_ENVS).num_timesteps == n_steps * N_ENVS
 
 
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_learn_within_learn(place: str, fast: bool) -> None:
-    trained = model(fast)
-    callback = At(place, lambda outer: outer.learn(32))
-    with pytest.raises(RuntimeError, match=r"^a callback called learn\(\) of the model that is being trained"):
-        trained.learn(128, callback)
-    assert_unchanged(trained, callback.before)
-    assert trained.learn(64, reset_num_timesteps=False).num_timesteps > 64
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(

@@ -46,8 +46,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
     rules: ClassVar[Mapping[str, Rule]] = {}
     """The allowed values of each argument."""
-    own_rules: ClassVar[Mapping[str, Rule]] = {}
-    """The same for the arguments of its objective."""
     reads_sb3s_ppo: ClassVar[bool] = False
     """Whether it has the objective of SB3's PPO, so that it can load its files."""
     optional_states: ClassVar[Sequence[str]] = ()
@@ -206,7 +204,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo, converts=True)
         env = None if env is None else cls._wrap_env(env)
         new = cls(policy=ActorCriticPolicy, env=env, _init_setup_model=False)  # type: ignore[call-arg, arg-type]
-        own = [n for n in cls.own_rules if not (cls.reads_sb3s_ppo and archive.data.get(n) is not None)]
+        of_any = next(base for base in cls.__mro__ if isabstract(base)).rules  # type: ignore[attr-defined]
+        own = cls.rules.keys() - of_any.keys()
+        if cls.reads_sb3s_ppo:
+            own = {name for name in own if archive.data.get(name) is None}
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
         archive = Archive(archive.name, archive.members | {DATA: json.dumps(data).encode()})
@@ -232,7 +233,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     ) -> Self:
         """Load a model from a file that this class can load; see :meth:`load`."""
         objects = objects or {}
-        check_arguments({**objects, **arguments}, {**cls.rules, **cls.own_rules})
+        check_arguments({**objects, **arguments}, cls.rules)
         objects, given = _as_attributes(objects), _as_attributes(arguments)
         for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
             raise ArgumentError(

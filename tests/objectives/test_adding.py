@@ -51,7 +51,7 @@ def test_a_statistic_is_a_line_and_a_note(monkeypatch: pytest.MonkeyPatch) -> No
 class Shifted(PPOClip):
     """Has another argument: a rule, and a name in the signature."""
 
-    own_rules: ClassVar[Any] = {**PPOClip.own_rules, "shift": FINITE}
+    rules: ClassVar[Any] = {**PPOClip.rules, "shift": FINITE}
 
     def __init__(self, *args: Any, shift: float, **arguments: Any):
         self.shift = shift
