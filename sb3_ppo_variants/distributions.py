@@ -9,7 +9,6 @@ subclasses of ``DiagGaussianDistribution``. All distributions here derive from i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import ClassVar, Literal, TypeAlias
@@ -28,7 +27,6 @@ from sb3_ppo_variants.layout import float_bounds
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
 
 Std: TypeAlias = Literal["parameter", "state"]
-STDS = ("parameter", "state")
 # The density of a Beta distribution is 0 at the bounds. The density of actions that are closer to them than half the
 # precision of a float is the density there.
 EDGE = 2.0**-24
@@ -185,11 +183,6 @@ class ActionDistribution(ABC):
     bounded: ClassVar[bool]
     """Whether it draws actions from [-1, 1], to be scaled to the bounds of the action space."""
 
-    @property
-    def takes_sde(self) -> bool:
-        """Whether gSDE (``use_sde=True``) may draw the actions instead."""
-        return False
-
     @abstractmethod
     def make(self, action_dim: int) -> DiagGaussianDistribution:
         """Make the distribution of actions of this many dimensions."""
@@ -202,7 +195,7 @@ class ActionDistribution(ABC):
         given = f"policy_kwargs: distribution={self}"
         if not isinstance(space, spaces.Box):
             raise ArgumentError(f"{given} needs a Box action space, but the environment has {space}: leave it out")
-        if use_sde and not self.takes_sde:
+        if use_sde and self != Gaussian():
             raise ArgumentError(
                 f"{given} and use_sde=True are two kinds of noise: pass one of them. With use_sde=True, "
                 "squash_output=True bounds actions, and standard deviations depend on the state"
@@ -211,35 +204,23 @@ class ActionDistribution(ABC):
             raise ArgumentError(
                 f"{given} decides whether actions are bounded: leave out squash_output=True, which is for use_sde=True"
             )
-        if self.bounded:
-            _check_bounds(given, space)
-
-
-def _check_bounds(given: str, space: spaces.Box) -> None:
-    low, high = map(np.ravel, float_bounds(space))
-    with np.errstate(over="ignore", invalid="ignore"):
-        unbounded = np.flatnonzero(~np.isfinite(high - low))
-    if unbounded.size:
-        which = ", ".join(f"{i} with [{low[i]}, {high[i]}]" for i in unbounded[:8])
-        raise ArgumentError(
-            f"{given} scales actions to the bounds of env.action_space, but those of some dimensions are infinite or "
-            f"too far apart, as with ActionsAsDrawn: {which}. Use other bounds, or 'gaussian'"
-        )
+        low, high = float_bounds(space)
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_finite = np.isfinite(high - low).all()
+        if self.bounded and not is_finite:
+            raise ArgumentError(
+                f"{given} scales actions to the bounds of env.action_space, but some are infinite or too far apart, as "
+                f"with ActionsAsDrawn: {space}. Use other bounds, or 'gaussian'"
+            )
 
 
 @dataclass(frozen=True)
 class _WithStd(ActionDistribution):
     std: Std = "parameter"
-    made: ClassVar[Mapping[Std, type[DiagGaussianDistribution]]]
-    """The class of the distribution for each value of ``std``."""
 
     def __post_init__(self) -> None:
-        if self.std not in STDS:
+        if self.std not in ("parameter", "state"):
             refuse("std", self.std, "'parameter', 'state'")
-
-    def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Make the distribution of actions of this many dimensions."""
-        return self.made[self.std](action_dim)
 
 
 @dataclass(frozen=True)
@@ -254,12 +235,10 @@ class Gaussian(_WithStd):
     """
 
     bounded = False
-    made: ClassVar = {"parameter": DiagGaussianDistribution, "state": StateGaussianDistribution}
 
-    @property
-    def takes_sde(self) -> bool:
-        """Whether gSDE may draw the actions instead: not if the standard deviations are outputs."""
-        return self.std == "parameter"
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Make the distribution of actions of this many dimensions."""
+        return (StateGaussianDistribution if self.std == "state" else DiagGaussianDistribution)(action_dim)
 
 
 @dataclass(frozen=True)
@@ -271,7 +250,10 @@ class SquashedGaussian(_WithStd):
     """
 
     bounded = True
-    made: ClassVar = {"parameter": SquashedGaussianDistribution, "state": SquashedStateGaussianDistribution}
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        """Make the distribution of actions of this many dimensions."""
+        return (SquashedStateGaussianDistribution if self.std == "state" else SquashedGaussianDistribution)(action_dim)
 
 
 @dataclass(frozen=True)
@@ -310,6 +292,4 @@ def distribution_of(distribution: str | ActionDistribution = "gaussian", std: St
             f"policy_kwargs: std={std!r} needs a Gaussian, but distribution={distribution!r} has no standard deviation "
             "of its own: leave it out"
         )
-    if std not in STDS:
-        refuse("policy_kwargs['std']", std, "'parameter', 'state'")
     return cls(std)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isfinite
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import torch as th
@@ -18,6 +17,7 @@ from gymnasium import spaces
 from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution, make_proba_distribution
 from torch import nn
 
+from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.distributions import ActionDistribution, Gaussian, StateGaussianDistribution, Std, distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
@@ -62,8 +62,7 @@ class HybridDistribution(DiagGaussianDistribution):
     :param only_if: where parts count, by name: the name of a ``Discrete`` part, and its outcome or outcomes with which
         they do. Parts that are not named always count
     :param continuous: how continuous parts are drawn, by name; SB3's Gaussian for parts that are not named
-    :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number, or needs an entropy
-        that is not known
+    :raises ArgumentError: if there is no such part or outcome, or a factor is not a finite number
     """
 
     def __init__(
@@ -89,15 +88,6 @@ class HybridDistribution(DiagGaussianDistribution):
         """The distributions of the parts."""
         sizes = map(_sizes_of, self.parts)
         self._n_outputs, self._n_stds, self._n_parameters = (list(each) for each in zip(*sizes, strict=True))
-        each = zip(layout.parts, self.parts, self.entropy_weights, strict=True)
-        missing = [part.name for part, distribution, factor in each if factor and distribution.entropy() is None]
-        self._has_entropy = not missing
-        if missing and entropy_weights:
-            which = ", ".join(map(repr, missing))
-            raise ArgumentError(
-                f"policy_kwargs['entropy_weights']={entropy_weights!r} needs entropies, which the "
-                f"distributions of {which} lack: give these parts the weight 0, or leave entropy_weights out"
-            )
 
     def __copy__(self) -> "HybridDistribution":
         """Copy the parts too: they are what :meth:`proba_distribution` sets."""
@@ -161,12 +151,12 @@ class HybridDistribution(DiagGaussianDistribution):
         :return: ``None`` if an entropy that counts is not known. As in SB3, the mean of -log pi(a|s) estimates
             that of the whole action then
         """
-        if not self._has_entropy:
-            return None
         parts: Any = self.parts
         entropies = [self._zeros]
         for part, factor, condition in zip(parts, self.entropy_weights, self.conditions, strict=True):
-            if (entropy := part.entropy()) is not None:
+            if factor:
+                if (entropy := part.entropy()) is None:
+                    return None
                 share = 1.0 if condition is None else condition.share(parts[condition.choice].distribution.probs)
                 entropies.append(factor * share * entropy)
         return th.stack(entropies).sum(dim=0)
@@ -270,22 +260,21 @@ def continuous_parts(
     :raises ArgumentError: if one is not allowed, or does not fit the parts
     """
     boxes = {part.name: part.space for part in parts if isinstance(part.space, spaces.Box)}
-    given = {"distribution": distribution, "std": std}
-    if not boxes and any(value is not None for value in given.values()):
-        name = next(name for name, value in given.items() if value is not None)
-        raise ArgumentError(f"policy_kwargs[{name!r}] needs a Box among the parts of the actions: leave it out")
-    if not isinstance(distribution, Mapping):
-        drawn = dict.fromkeys(boxes, distribution_of("gaussian" if distribution is None else distribution, std))
-    elif std is not None:
-        raise ArgumentError(
-            f"policy_kwargs: std={std!r} has no effect beside a dict of distributions; give their standard deviations "
-            "there, as in Gaussian(std='state') of sb3_ppo_variants.distributions"
-        )
-    else:
+    for name, value in (("distribution", distribution), ("std", std)):
+        if value is not None and not boxes:
+            raise ArgumentError(f"policy_kwargs[{name!r}] needs a Box among the parts of the actions: leave it out")
+    if isinstance(distribution, Mapping):
+        if std is not None:
+            raise ArgumentError(
+                f"policy_kwargs: std={std!r} has no effect beside a dict of distributions; give their standard "
+                "deviations there, as in Gaussian(std='state') of sb3_ppo_variants.distributions"
+            )
         for name in distribution:
             if not isinstance(parts[_index(parts, "distribution", name)].space, spaces.Box):
                 raise ArgumentError(f"policy_kwargs['distribution'][{name!r}]: this part is no Box; leave it out")
         drawn = {name: distribution_of(distribution.get(name, "gaussian")) for name in boxes}
+    else:
+        drawn = dict.fromkeys(boxes, distribution_of("gaussian" if distribution is None else distribution, std))
     for name, box in boxes.items():
         drawn[name].check(box, use_sde=False, squash_output=False)
     return drawn
@@ -304,10 +293,8 @@ def _factors(parts: Sequence[Part], given: Weights) -> list[float]:
         refuse("policy_kwargs['entropy_weights']", given, "a dict of numbers by the names of parts of the actions")
     factors = [1.0] * len(parts)
     for name, factor in given.items():
-        i = _index(parts, "entropy_weights", name)
-        if not isinstance(factor, Real) or isinstance(factor, bool) or not isfinite(factor):
-            refuse(f"policy_kwargs['entropy_weights'][{name!r}]", factor, "a finite number")
-        factors[i] = float(factor)
+        FINITE.check(f"policy_kwargs['entropy_weights'][{name!r}]", factor)
+        factors[_index(parts, "entropy_weights", name)] = float(factor)
     return factors
 
 
@@ -317,26 +304,24 @@ def _conditions(parts: Sequence[Part], given: OnlyIf) -> list[Condition | None]:
         refuse("policy_kwargs['only_if']", given, allowed)
     conditions: list[Condition | None] = [None] * len(parts)
     for name, pair in given.items():
-        i = _index(parts, "only_if", name)
+        entry = f"policy_kwargs['only_if'][{name!r}]"
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            refuse(f"policy_kwargs['only_if'][{name!r}]", pair, allowed)
-        conditions[i] = _condition(parts, name, *pair)
-    for name, condition in zip([part.name for part in parts], conditions, strict=True):
+            refuse(entry, pair, allowed)
+        choice, values = pair
+        i = _index(parts, "only_if", choice)
+        space = parts[i].space
+        if not isinstance(space, spaces.Discrete):
+            raise ArgumentError(f"{entry} needs a Discrete part, but {choice!r} is {space}")
+        known = range(int(space.start), int(space.start + space.n))
+        outcomes = [values] if isinstance(values, Integral) else values
+        if not isinstance(outcomes, Collection) or not outcomes or not all(outcome in known for outcome in outcomes):
+            refuse(entry, pair, f"one or more values of {choice!r}: {[*known]}")
+        counted = tuple(sorted({int(outcome) - known.start for outcome in outcomes}))
+        conditions[_index(parts, "only_if", name)] = Condition(i, counted)
+    for part, condition in zip(parts, conditions, strict=True):
         if condition is not None and conditions[condition.choice] is not None:
             raise ArgumentError(
-                f"policy_kwargs['only_if'][{name!r}] depends on {parts[condition.choice].name!r}, which itself depends "
-                "on another part; allowed: a part that always counts"
+                f"policy_kwargs['only_if'][{part.name!r}] depends on {parts[condition.choice].name!r}, which itself "
+                "depends on another part; allowed: a part that always counts"
             )
     return conditions
-
-
-def _condition(parts: Sequence[Part], name: str, choice: object, given: object) -> Condition:
-    i = _index(parts, "only_if", choice)
-    space = parts[i].space
-    if not isinstance(space, spaces.Discrete):
-        raise ArgumentError(f"policy_kwargs['only_if'][{name!r}] needs a Discrete part, but {choice!r} is {space}")
-    outcomes = [given] if isinstance(given, Integral) else given
-    known = range(int(space.start), int(space.start + space.n))
-    if not isinstance(outcomes, Collection) or not outcomes or not all(outcome in known for outcome in outcomes):
-        refuse(f"policy_kwargs['only_if'][{name!r}]", (choice, given), f"one or more values of {choice!r}: {[*known]}")
-    return Condition(i, tuple(sorted({int(outcome) - known.start for outcome in outcomes})))

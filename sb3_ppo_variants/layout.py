@@ -90,23 +90,19 @@ class Part:
     def take(self, rows: np.ndarray) -> Actions:
         """Take the part of each row as an element of the space: scaled to its bounds or clipped, if continuous."""
         numbers = rows[:, self.columns].reshape(len(rows), *(self.space.shape or ()))
-        if isinstance(self.space, spaces.Box):
-            if self.bounded:
-                low, high = float_bounds(self.space)
-                numbers = low + 0.5 * (numbers + 1.0) * (high - low)
-            return self._within_bounds(self.space, numbers)
-        start = getattr(self.space, "start", 0)
-        return (numbers.astype(self.space.dtype) + start).astype(self.space.dtype, copy=False)
-
-    @staticmethod
-    def _within_bounds(space: spaces.Box, numbers: np.ndarray) -> Actions:
-        if np.issubdtype(space.dtype, np.integer):
-            elements = _rounded(space, numbers)
+        if not isinstance(self.space, spaces.Box):
+            start = getattr(self.space, "start", 0)
+            return (numbers.astype(self.space.dtype) + start).astype(self.space.dtype, copy=False)
+        if self.bounded:
+            low, high = float_bounds(self.space)
+            numbers = low + 0.5 * (numbers + 1.0) * (high - low)
+        if np.issubdtype(self.space.dtype, np.integer):
+            elements = _rounded(self.space, numbers)
         else:
-            wider = numbers.astype(np.float64) if space.dtype.itemsize > numbers.itemsize else numbers
-            elements = np.clip(wider, space.low, space.high).astype(space.dtype)
+            wider = numbers.astype(np.float64) if self.space.dtype.itemsize > numbers.itemsize else numbers
+            elements = np.clip(wider, self.space.low, self.space.high).astype(self.space.dtype)
         # A row of an array without dimensions is a number, which is no element of a Box.
-        return elements if space.shape else [np.asarray(element) for element in elements]
+        return elements if self.space.shape else [np.asarray(element) for element in elements]
 
     def put(self, elements: Actions) -> np.ndarray:
         """Convert elements of the space to rows of numbers, the inverse of :meth:`take`."""

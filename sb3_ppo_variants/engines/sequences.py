@@ -27,8 +27,7 @@ from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdat
 from sb3_ppo_variants.engines.views import make_view
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
-from sb3_ppo_variants.policies.gru import GRULikeLSTM
-from sb3_ppo_variants.policies.recurrent import Recurrent
+from sb3_ppo_variants.policies.recurrent import GRULikeLSTM, Recurrent
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
 

@@ -95,13 +95,8 @@ class BoxActions(ActionHead):
         """
         assert isinstance(self.action_space, spaces.Box)
         low, high = float_bounds(self.action_space)
-        of_policy = super().unscale_action  # It may be a user's.
-        if getattr(of_policy, "__func__", None) is BasePolicy.unscale_action:
-            # SB3 subtracts integers in their type, where they may wrap.
-            unscaled = low + 0.5 * (scaled_action + 1.0) * (high - low)
-        else:
-            unscaled = of_policy(scaled_action)
-        within: np.ndarray = np.minimum(np.maximum(unscaled, low), high)
+        # SB3 subtracts integers in their type, where they may wrap.
+        within: np.ndarray = np.clip(low + 0.5 * (scaled_action + 1.0) * (high - low), low, high)
         return within
 
 

@@ -19,15 +19,15 @@ from sb3_contrib.common.recurrent.policies import (
     RecurrentActorCriticPolicy,
     RecurrentMultiInputActorCriticPolicy,
 )
-from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples, RNNStates
+from sb3_contrib.common.recurrent.type_aliases import RecurrentRolloutBufferSamples
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution, MultiCategoricalDistribution
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import Schedule
 
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.policies.masked import MaskableHybridActions, MaskableHybridDistribution, Masked
-from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, HiddenStates, Recurrent
+from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
@@ -83,28 +83,15 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         with self._masked(action_masks):
             return super().forward(*args, **kwargs)
 
-    def get_distribution(  # type: ignore[override]
-        self,
-        obs: PyTorchObs,
-        lstm_states: HiddenStates,
-        episode_starts: th.Tensor,
-        action_masks: th.Tensor | np.ndarray | None = None,
-    ) -> object:
+    def get_distribution(self, *args: Any, action_masks: th.Tensor | np.ndarray | None = None, **kwargs: Any) -> Any:
         """Get the distribution of the allowed actions, and the next states; see sb3-contrib."""
         with self._masked(action_masks):
-            return super().get_distribution(obs, lstm_states, episode_starts)  # type: ignore[arg-type]
+            return super().get_distribution(*args, **kwargs)
 
-    def evaluate_actions(  # type: ignore[override]
-        self,
-        obs: PyTorchObs,
-        actions: th.Tensor,
-        lstm_states: RNNStates,
-        episode_starts: th.Tensor,
-        action_masks: th.Tensor | None = None,
-    ) -> object:
+    def evaluate_actions(self, *args: Any, action_masks: th.Tensor | None = None, **kwargs: Any) -> Any:
         """Compute values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
         with self._masked(action_masks):
-            return super().evaluate_actions(obs, actions, lstm_states, episode_starts)  # type: ignore[arg-type]
+            return super().evaluate_actions(*args, **kwargs)
 
     def predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
         """Choose actions and the next states; see sb3-contrib."""

@@ -22,11 +22,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, Rule
-from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
-from sb3_ppo_variants.policies.asymmetric import KEYS, Asymmetric
-from sb3_ppo_variants.policies.gru import use_gru
+from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import BoxActions, HybridActions
 from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
@@ -48,6 +46,36 @@ class PaddedSequences(NamedTuple):
     """True for steps and False for padding; ``None`` if there is no padding."""
     action_masks: th.Tensor | np.ndarray | None = None
     """Which actions are allowed in each step, with padding; ``None`` if the policy takes no masks."""
+
+
+class GRULikeLSTM(nn.GRU):
+    """PyTorch's GRU with the states of an LSTM, as sb3-contrib's policies and buffers pass them on.
+
+    A GRU has no cell states. They keep their shape, and their value of zero.
+    """
+
+    def forward(  # type: ignore[override]
+        self, input: th.Tensor, hx: tuple[th.Tensor, th.Tensor]
+    ) -> tuple[th.Tensor, tuple[th.Tensor, th.Tensor]]:
+        """Compute whole sequences.
+
+        :param input: shape ``(steps, sequences, features)``
+        :param hx: the hidden states and the unused cell states, each of shape ``(layers, sequences, size)``
+        :return: the outputs of the last layer, shape ``(steps, sequences, size)``, and the states after the last step
+        """
+        output, hidden = super().forward(input, hx[0])
+        return output, (hidden, hx[1])
+
+
+def use_gru(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
+    """Replace the LSTMs of a new ``RecurrentActorCriticPolicy``, and its optimizer."""
+    for name in ("lstm_actor", "lstm_critic"):
+        lstm = getattr(policy, name)
+        if lstm is not None:
+            sizes = lstm.input_size, lstm.hidden_size, lstm.num_layers
+            setattr(policy, name, GRULikeLSTM(*sizes, bias=lstm.bias, dropout=lstm.dropout))
+    optimizer_class = policy.optimizer_class
+    policy.optimizer = optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)  # type: ignore[call-arg]
 
 
 class AsymmetricLstmPolicy(Asymmetric, RecurrentMultiInputActorCriticPolicy):
@@ -112,10 +140,7 @@ class Recurrent(PolicyKind):
     def make_policy(
         cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
     ) -> ActorCriticPolicy:
-        memory = "lstm"
-        if cls.has_sb3s_constructor(model.policy_class):
-            _check_shared(arguments)
-            memory = arguments.pop("memory", memory)
+        memory = arguments.pop("memory", "lstm") if cls.has_sb3s_constructor(model.policy_class) else "lstm"
         policy = super().make_policy(make, model, arguments)
         if memory == "gru":
             use_gru(policy, model.lr_schedule)
@@ -247,26 +272,6 @@ class RecurrentActing(ActingPolicy):
 
     def _with_starts(self, states: RNNStates, episode_starts: np.ndarray) -> PaddedSequences:
         return PaddedSequences(states, th.tensor(episode_starts, dtype=th.float32, device=self._kind.policy.device))
-
-
-def _check_shared(arguments: Mapping[str, object]) -> None:
-    """Check that a shared LSTM goes with the other entries of ``policy_kwargs``."""
-    if not arguments.get("shared_lstm", False):
-        return
-    if arguments.get("enable_critic_lstm", True):
-        raise ArgumentError(
-            "policy_kwargs: shared_lstm=True needs enable_critic_lstm=False, because actor and critic share one LSTM"
-        )
-    keys = [name for name in KEYS if name in arguments]
-    if keys:
-        raise ArgumentError(
-            f"policy_kwargs: shared_lstm=True does not go with {keys[0]}, with which actor and critic see different "
-            "observations: use shared_lstm=False"
-        )
-    if not arguments.get("share_features_extractor", True):
-        raise ArgumentError(
-            "policy_kwargs: shared_lstm=True needs share_features_extractor=True, because the shared LSTM has one input"
-        )
 
 
 def _sequences(samples: Samples) -> PaddedSequences:

@@ -4,7 +4,6 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
 from inspect import isabstract
@@ -31,7 +30,7 @@ from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, Archive, File, read_archive, write_atomically
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
 from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, keep_random_state
+from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
@@ -140,10 +139,11 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         force_reset: bool = True,
         *,
         weights_only: bool = False,
-        reseed: bool = False,
         **kwargs: object,
     ) -> Self:
         """Load a model from a file of this class, or of SB3's or sb3-contrib's PPO, after checking the file.
+
+        Unlike in SB3, the global random generators stay as they are.
 
         :param path: the file
         :param env: an environment to train on; predictions do not need one
@@ -154,7 +154,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param weights_only: whether to read only tensors and plain values, and unpickle nothing. Set this for files
             from people you do not trust: as in SB3, unpickling runs any code that the file contains. It does not bound
             the memory that a file takes
-        :param reseed: whether to seed the global random generators with the model's seed, as SB3 does
         :param kwargs: arguments of the constructor that override those in the file, or other attributes to set
         :raises ArgumentError: if there is no such attribute, or it has a value that is not allowed, or that needs other
             networks
@@ -165,7 +164,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive = read_archive(path)
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo)
         of_sb3 = {"print_system_info": print_system_info, "force_reset": force_reset}
-        return cls._of_archive(archive, env, device, custom_objects, kwargs, weights_only, reseed, **of_sb3)
+        return cls._of_archive(archive, env, device, custom_objects, kwargs, weights_only, **of_sb3)
 
     @classmethod
     def from_ppo(
@@ -176,7 +175,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         custom_objects: Values | None = None,
         *,
         weights_only: bool = False,
-        reseed: bool = False,
         **arguments: Any,
     ) -> Self:
         """Convert a model of SB3's PPO, or of another class of this package, into a model of this class.
@@ -211,7 +209,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
         archive = Archive(archive.name, archive.members | {DATA: json.dumps(data).encode()})
-        return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only, reseed)
+        return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only)
 
     @classmethod
     def _class_names(cls) -> list[str]:
@@ -228,7 +226,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         objects: Values | None,
         arguments: Values,
         weights_only: bool,
-        reseed: bool,
         **of_sb3: bool,
     ) -> Self:
         """Load a model from a file that this class can load; see :meth:`load`."""
@@ -240,7 +237,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
                 f"and {archive.name} has no attribute of this name"
             )
-        with nullcontext() if reseed else keep_random_state():
+        before = get_random_state()
+        try:
             env = None if env is None else cls._wrap_env(env)
             from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
             read = archive.attributes(objects, {**from_env, **given}, weights_only)
@@ -255,17 +253,17 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
             device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
             # SB3 takes the values instead of those in the file.
-            file = archive.to_file(dict.fromkeys(values), {})
-            try:
-                return super().load(file, env, device, values, **of_sb3)
-            except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
-                error.file = archive.name
-                if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
-                    raise ArgumentError(
-                        f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
-                        f"create a new model with it. {error.part.capitalize()} {error.fault}"
-                    ) from error
-                raise
+            return super().load(archive.to_file(dict.fromkeys(values), {}), env, device, values, **of_sb3)
+        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+            error.file = archive.name
+            if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
+                raise ArgumentError(
+                    f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                    f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                ) from error
+            raise
+        finally:
+            set_random_state(before)
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"

@@ -7,6 +7,7 @@ these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 
 import json
 import os
+import pickle
 import re
 import secrets
 import shutil
@@ -23,6 +24,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, describe, instance, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.archive import replacing, sha256
 from sb3_ppo_variants.saving.plain import Values
@@ -291,7 +293,7 @@ class ExactCheckpointCallback(BaseCallback):
         FLAG.check("at_end", at_end)
         RULES["verbose"].check("verbose", verbose)
         self._every, self._folder, self._keep_last, self._at_end = every, Path(path).resolve(), keep_last, at_end
-        self._rollouts_begun = self._rollouts_ended = 0
+        self._rollouts_begun = 0
 
     def _init_callback(self) -> None:
         if not isinstance(getattr(self.model, "run", None), TrainingRun):
@@ -309,7 +311,7 @@ class ExactCheckpointCallback(BaseCallback):
             raise ArgumentError(
                 "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
             )
-        self._rollouts_begun = self._rollouts_ended = 0
+        self._rollouts_begun = 0
         run, reached = self.model.run, -1
         if run.last is not None and run.last.folder.parent == self._folder:
             if run.last.num_timesteps <= self.model.num_timesteps:
@@ -366,23 +368,18 @@ class ExactCheckpointCallback(BaseCallback):
             seed=seeds[0],
             random_states=list(random_states),
             logged=[{key: values[key] for key in keys if key in values} for values in records],
-            normalizations=state.pickle_normalizations(model.env),
+            normalizations=[pickle.dumps(wrapper) for wrapper in find_normalizations(model.env)],
             memories=list(memories),
             arguments=(run.arguments or {}) if run.last is None else run.last.arguments,
             device=str(model.device),
         )
 
-    def _on_rollout_end(self) -> None:
-        self._rollouts_ended += 1
-
     def _on_training_end(self) -> None:
+        # What an error or an interrupt cut short has no state to continue from. The RL Zoo ends the training of its
+        # first callback twice.
         run = self.model.run
-        # What an error or an interrupt cut short has no state to continue from. A rollout that a callback stopped has
-        # that before the rollout, with which new episodes begin.
-        whole = 0 < self._rollouts_begun == self._rollouts_ended or run.stopped
-        # The RL Zoo ends the training of its first callback twice.
         is_written = run.last is not None and run.last.num_timesteps == self.model.num_timesteps
-        if self._at_end and whole and not (is_written or run.failed):
+        if self._at_end and not (is_written or run.failed):
             self._write()
 
     def _on_step(self) -> bool:

@@ -5,7 +5,6 @@ import random
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -69,16 +68,6 @@ def set_random_state(state: Values) -> None:
         th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
 
 
-@contextmanager
-def keep_random_state() -> Iterator[None]:
-    """Restore the generators on exit to the states that they had on entry."""
-    state = get_random_state()
-    try:
-        yield
-    finally:
-        set_random_state(state)
-
-
 def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend only on the seed, step and rank.
 
@@ -118,13 +107,8 @@ def seed_episodes(env: VecEnv, seed: int) -> None:
     capabilities.seed(env, seed)
 
 
-def pickle_normalizations(env: VecEnv) -> list[bytes]:
-    """Pickle the states of all ``VecNormalize`` wrappers, outermost first, in SB3's format."""
-    return [pickle.dumps(wrapper) for wrapper in find_normalizations(env)]
-
-
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:
-    """Restore the states from :func:`pickle_normalizations`, or raise an error if there are fewer or more wrappers."""
+    """Restore pickled ``VecNormalize`` wrappers, outermost first; an error if there are fewer or more now."""
     wrappers = find_normalizations(env)
     if len(wrappers) != len(states):
         raise ArgumentError(f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(states)}")
