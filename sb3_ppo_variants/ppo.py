@@ -35,7 +35,7 @@ from sb3_ppo_variants.arguments import (
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.collector import begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
-from sb3_ppo_variants.engines.native.normalizing import fast_steps
+from sb3_ppo_variants.engines.native.actor import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive

@@ -25,8 +25,9 @@ from sb3_ppo_variants import (
     register_kl,
 )
 from sb3_ppo_variants.engines import choice
+from sb3_ppo_variants.engines.choice import Reference
 from sb3_ppo_variants.engines.recognised import ObstacleError
-from sb3_ppo_variants.engines.reference import Reference, TorchUpdate
+from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies import kinds
 from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from helpers import BOX, NoiseEnv, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.engines import recognised, sequences, views
+from sb3_ppo_variants.engines import images, recognised, sequences
 
 
 def make() -> gym.Env:
@@ -49,15 +49,15 @@ def test_state_of_gymnasium() -> None:
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")
 def test_products_of_onednn_in_pytorch() -> None:
-    """``engines.views.multiply`` calls ``torch.ops.mkldnn._linear_pointwise``."""
+    """``engines.images.multiply`` calls ``torch.ops.mkldnn._linear_pointwise``."""
     rows, weight, bias = th.randn(3, 5), th.randn(4, 5), th.randn(4)
-    th.testing.assert_close(views.multiply(rows, weight, bias), functional.linear(rows, weight, bias))
+    th.testing.assert_close(images.multiply(rows, weight, bias), functional.linear(rows, weight, bias))
 
 
 def test_children_of_modules_in_pytorch() -> None:
-    """``engines.views.make_view`` gives a copied module other ``_modules``."""
+    """``engines.sequences.make_view`` gives a copied module other ``_modules``."""
     module = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
-    view = views.make_view(module, **{"1": nn.ReLU()})
+    view = sequences.make_view(module, **{"1": nn.ReLU()})
     rows = th.randn(4, 2)
     assert th.equal(view(rows), functional.relu(module[0](rows))) and th.equal(module(rows), module[0](rows).tanh())
     assert [*view.parameters()] == [*module.parameters()]

@@ -5,15 +5,21 @@ from typing import Literal, NamedTuple, Protocol
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.torch_layers import NatureCNN
+from torch import Tensor, float32, float64
 
 from sb3_ppo_variants.collector import Actor
-from sb3_ppo_variants.engines.images import Images
-from sb3_ppo_variants.engines.native.engine import Native
-from sb3_ppo_variants.engines.recognised import ObstacleError
-from sb3_ppo_variants.engines.reference import Reference
-from sb3_ppo_variants.engines.sequences import Sequences
+from sb3_ppo_variants.engines import recognised
+from sb3_ppo_variants.engines.images import FirstLayers, ImageActor, ImageUpdate
+from sb3_ppo_variants.engines.native.actor import NativeActor
+from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
+from sb3_ppo_variants.engines.native.update import NativeUpdate
+from sb3_ppo_variants.engines.recognised import ObstacleError, require
+from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.sequences import RELIED_ON, SequenceActor, SequenceUpdate, require_lstms
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import MissingKLError
+from sb3_ppo_variants.limits import KLAdaptive
 from sb3_ppo_variants.update import Update, UpdatePlan
 
 
@@ -47,6 +53,94 @@ class Engine(Protocol):
     @property
     def update(self) -> Callable[[UpdatePlan], Update]:
         """The class of updates, of which each update creates one from its plan."""
+
+
+class Native:
+    """Computes small networks with the native library, on a CPU."""
+
+    name, path, how = "native", "fast", "the native library computes the networks"
+    update: Callable[[UpdatePlan], Update] = NativeUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return not plan.kind.has_memory
+
+    def check(self, plan: UpdatePlan) -> None:
+        recognised.require_library()
+        recognised.require_written_out(plan)
+        recognised.require_plain(plan.modules)
+        recognised.require_no_hooks(plan)
+        recognised.require_parameters(plan)
+        first, *_ = parameters = plan.parameters.values()
+        require(first.dtype in (float32, float64), f"the native library does not compute in {first.dtype}")
+        require(all(map(Tensor.is_contiguous, parameters)), "some parameters are not contiguous in memory")
+        architecture = Architecture(plan.kind.policy, arrays_of(plan.parameters))
+        recognised.require_optimizers(plan)
+        for descent in plan.descents:
+            states = map(descent.optimizer.state.get, descent.optimizer.param_groups[0]["params"])
+            steps = {float(state["step"]) if state else 0.0 for state in states}
+            require(len(steps) == 1, "Adam has made more steps with some parameters than with others")
+            is_known = descent.adaptive is None or type(descent.adaptive).adapted is KLAdaptive.adapted
+            require(is_known, f"{type(descent.adaptive).__name__} overrides adapted")
+        for column, is_shared in zip(plan.old_parameters or (), architecture.distribution.shared, strict=False):
+            is_same = not is_shared or not (column != column[0]).any()
+            require(is_same, "the standard deviation changed during the rollout")
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return recognised.UntilChanged(NativeActor(model, plan, buffer, n_steps), model, plan)
+
+
+class Images:
+    """Computes the same as the reference engine, convolutions with the native library."""
+
+    name, path, how = "images", "fast", "the native library computes the convolutions"
+    update: Callable[[UpdatePlan], Update] = ImageUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
+
+    def check(self, plan: UpdatePlan) -> None:
+        recognised.require_library()
+        recognised.require_written_out(plan)
+        recognised.require_plain(plan.modules)
+        FirstLayers(plan.kind.policy)
+        recognised.require_parameters(plan)
+        recognised.require_optimizers(plan)
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return recognised.UntilChanged(ImageActor(model, plan, buffer), model, plan)
+
+
+class Sequences:
+    """Computes the same as the reference engine, with fewer LSTM calls."""
+
+    name, path, how = "sequences", "fast", "LSTMs and GRUs run over whole sequences"
+    update: Callable[[UpdatePlan], Update] = SequenceUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return plan.kind.has_memory
+
+    def check(self, plan: UpdatePlan) -> None:
+        recognised.require_classes(plan, RELIED_ON)
+        require_lstms(plan.kind.policy)
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return SequenceActor(model, plan, buffer)
+
+
+class Reference:
+    """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
+
+    name, path, how = "reference", "reference", "PyTorch computes everything"
+    update: Callable[[UpdatePlan], Update] = TorchUpdate
+
+    def is_for(self, plan: UpdatePlan) -> bool:
+        return True
+
+    def check(self, plan: UpdatePlan) -> None:
+        """Do nothing: it computes every plan."""
+
+    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+        return TorchActor(model, plan.kind, buffer)
 
 
 # Fastest first. The last one supports everything.

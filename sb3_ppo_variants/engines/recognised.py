@@ -1,11 +1,12 @@
 """What the fast engines recognise. Everything else takes the reference path.
 
-Each check raises an :class:`ObstacleError` for the first thing that an engine does not recognise. An engine is chosen
-once per rollout and once per update. During a rollout, :class:`UntilChanged` hands over to PyTorch if a callback puts
-another policy, or other tensors, in the place of those that the rollout began with.
+The ``check`` of each engine in ``choice.py`` is the list of what it requires; it ends with an :class:`ObstacleError` at
+the first thing that is different. It is evaluated once per rollout and once per update. During a rollout,
+:class:`UntilChanged` hands over to PyTorch if a callback puts another policy, or other tensors, in the place of those
+that the rollout began with.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,127 +28,98 @@ from sb3_ppo_variants.update import UpdatePlan
 
 # Methods of ActorCriticPolicy that engines reimplement or rely on. A subclass may override the others.
 WRITTEN_OUT = (
-    "forward",
-    "evaluate_actions",
-    "get_distribution",
-    "predict_values",
-    "extract_features",
-    "obs_to_tensor",
-    "set_training_mode",
-    "_get_action_dist_from_latent",
-)
-# Options of Adam that engines do not implement, with the values that disable them.
-PLAIN_ADAM = {
-    "weight_decay": 0,
-    "amsgrad": False,
-    "maximize": False,
-    "capturable": False,
-    "differentiable": False,
-    "decoupled_weight_decay": False,
-}
-# Options of Adam that they implement, or that do not change the result.
-FREE_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
+    "forward", "evaluate_actions", "get_distribution", "predict_values", "extract_features", "obs_to_tensor",
+    "set_training_mode", "_get_action_dist_from_latent",
+)  # fmt: skip
+# Options of Adam that engines implement, or that do not change the result. The others must be off.
+OPTIONS_OF_ADAM = {"params", "lr", "initial_lr", "betas", "eps", "foreach", "fused"}
 
 
 class ObstacleError(ValueError):
     """The reason why an engine cannot compute a plan, as a clause that completes "because ..."."""
 
 
-def check_library() -> None:
-    """Check that the native library was built."""
-    if library() is None:
-        folder = Path(__file__).parent / "native"
-        raise ObstacleError(f"there is no native library in {folder} (install a C++ compiler and, {REBUILD})")
+def require(holds: bool, otherwise: str) -> None:
+    """:raises ObstacleError: with this reason, if a condition does not hold"""
+    if not holds:
+        raise ObstacleError(otherwise)
 
 
-def check_written_out(plan: UpdatePlan) -> None:
-    """Check that policy and buffer compute as SB3's or sb3-contrib's do, without a memory."""
-    if type(plan.kind) is not PolicyKind and not plan.kind.takes_masks:
-        raise ObstacleError(f"the policy is of the kind {type(plan.kind).__name__}")
-    check_overrides(plan, WRITTEN_OUT)
-    if plan.proximal is not None:
-        raise ObstacleError("an EWMA compares with another policy than that of the rollout")
+def require_library() -> None:
+    """Require that the native library was built."""
+    folder = Path(__file__).parent / "native"
+    advice = f"install a C++ compiler and, {REBUILD}"
+    require(library() is not None, f"there is no native library in {folder} ({advice})")
 
 
-def check_overrides(plan: UpdatePlan, methods: Iterable[str]) -> None:
-    """Check that the policy overrides none of these methods, and that the buffer is of the class for its kind."""
+def require_classes(plan: UpdatePlan, methods: Iterable[str]) -> None:
+    """Require a policy of SB3's or sb3-contrib's that overrides none of these methods, and the buffer for its kind."""
     cls, base = type(plan.kind.policy), plan.kind.policies[0]
-    if not issubclass(cls, base):
-        raise ObstacleError(f"{cls.__name__} is not a subclass of {base.__name__}")
+    require(issubclass(cls, base), f"{cls.__name__} is not a subclass of {base.__name__}")
     for method in ("__call__", *methods):
-        if getattr(cls, method) is not getattr(base, method):
-            raise ObstacleError(f"{cls.__name__} overrides {method}")
-    if type(plan.buffer) not in plan.kind.buffers:
-        raise ObstacleError(f"the rollout buffer is a {type(plan.buffer).__name__}")
+        require(getattr(cls, method) is getattr(base, method), f"{cls.__name__} overrides {method}")
+    require(type(plan.buffer) in plan.kind.buffers, f"the rollout buffer is a {type(plan.buffer).__name__}")
 
 
-def check_hooks(plan: UpdatePlan) -> None:
-    """Check that nothing is called while PyTorch computes, which an engine would not call."""
-    check_modules(plan.modules)
-    for parameter in plan.parameters.values():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise ObstacleError("the policy's parameters have hooks")
-    for optimizer in plan.optimizers:
-        if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-            raise ObstacleError("the optimizer has hooks")
-    if torch_optimizers._global_optimizer_pre_hooks or torch_optimizers._global_optimizer_post_hooks:
-        raise ObstacleError("all optimizers have hooks")
+def require_written_out(plan: UpdatePlan) -> None:
+    """Require that what is computed is what SB3 or sb3-contrib compute, without a memory."""
+    is_known = type(plan.kind) is PolicyKind or plan.kind.takes_masks
+    require(is_known, f"the policy is of the kind {type(plan.kind).__name__}")
+    require_classes(plan, WRITTEN_OUT)
+    require(plan.proximal is None, "an EWMA compares with another policy than that of the rollout")
 
 
-def check_modules(modules: Iterable[nn.Module]) -> None:
-    """Check that modules compute what their classes do, and call nothing else."""
+def require_plain(modules: Iterable[nn.Module]) -> None:
+    """Require modules that compute what their classes do, and call nothing else."""
     of_all: bool = _has_any_global_hook()  # type: ignore[no-untyped-call]
-    for module in modules:
-        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        if of_all or hooks or module._backward_pre_hooks:
-            raise ObstacleError("the policy's modules have hooks")
-        if "forward" in vars(module):
-            raise ObstacleError(f"a {type(module).__name__} has its own forward")
+    for each in modules:
+        hooks = each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
+        require(not (of_all or hooks), "the policy's modules have hooks")
+        require("forward" not in vars(each), f"a {type(each).__name__} has its own forward")
 
 
-def check_parameters(parameters: Collection[nn.Parameter]) -> None:
-    """Check all parameters of a policy."""
-    first = next(iter(parameters))
-    for parameter in parameters:
-        if parameter.device.type != "cpu":
-            raise ObstacleError(f"the policy is on {parameter.device}")
-        if parameter.dtype != first.dtype or not parameter.is_floating_point():
-            raise ObstacleError("the parameters are of different types")
-        if not parameter.requires_grad:
-            raise ObstacleError("some parameters are frozen")
+def require_no_hooks(plan: UpdatePlan) -> None:
+    """Require that nothing is called while autograd and optimizers compute."""
+    for each in plan.parameters.values():
+        require(not (each._backward_hooks or each._post_accumulate_grad_hooks), "the policy's parameters have hooks")
+    hooks = [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
+    for optimizer in plan.optimizers:
+        hooks += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    require(not any(hooks), "optimizers have hooks")
 
 
-def check_optimizers(plan: UpdatePlan) -> None:
-    """Check that the optimizers are plain Adam optimizers that together train exactly the policy's parameters."""
-    optimizers = plan.optimizers
-    if len({*optimizers}) < len(optimizers):
-        raise ObstacleError("several descents share an optimizer")
-    trained: list[nn.Parameter] = []
-    for optimizer in optimizers:
-        check_adam(optimizer)
-        trained += optimizer.param_groups[0]["params"]
-    if sorted(map(id, trained)) != sorted(map(id, plan.parameters.values())):
-        raise ObstacleError("the optimizer does not train all parameters of the policy")
+def require_parameters(plan: UpdatePlan) -> None:
+    """Require parameters on the CPU, all of the same type, which are trained."""
+    dtype = next(iter(plan.parameters.values())).dtype
+    for each in plan.parameters.values():
+        require(each.is_cpu, "the policy is not on the CPU")
+        require(each.dtype == dtype and each.is_floating_point(), "the parameters are of different types")
+        require(each.requires_grad, "some parameters are frozen")
 
 
-def check_adam(optimizer: Optimizer) -> None:
-    """Check that an optimizer is a plain Adam."""
-    if type(optimizer) is not th.optim.Adam:
-        raise ObstacleError(f"the optimizer is {type(optimizer).__name__}, not Adam")
-    if len(optimizer.param_groups) != 1:
-        raise ObstacleError("the optimizer has several groups of parameters")
+def require_optimizers(plan: UpdatePlan) -> None:
+    """Require plain Adams, of which one trains each parameter of the policy."""
+    trained: list[int] = []
+    for optimizer in plan.optimizers:
+        require_adam(optimizer)
+        trained += map(id, optimizer.param_groups[0]["params"])
+    trains_each = sorted(trained) == sorted(map(id, plan.parameters.values()))
+    require(trains_each, "the optimizers do not train each parameter of the policy once")
+
+
+def require_adam(optimizer: Optimizer) -> None:
+    """Require a plain Adam."""
+    require(type(optimizer) is th.optim.Adam, f"the optimizer is {type(optimizer).__name__}, not Adam")
+    require(len(optimizer.param_groups) == 1, "the optimizer has several groups of parameters")
     (group,) = optimizer.param_groups
     for option, value in group.items():
-        if option not in FREE_ADAM and (option not in PLAIN_ADAM or value != PLAIN_ADAM[option]):
+        if option not in OPTIONS_OF_ADAM and value:
             raise ObstacleError(f"Adam's {option} is {value}")
-    if isinstance(group["lr"], th.Tensor):
-        raise ObstacleError("Adam's step size is a tensor")
     for parameter in group["params"]:
-        state = optimizer.state.get(parameter) or {}
-        for name in state.keys() & {"exp_avg", "exp_avg_sq"}:
-            moment = state[name]
-            if (moment.dtype, moment.device, moment.shape) != (parameter.dtype, parameter.device, parameter.shape):
-                raise ObstacleError("Adam has moments of another type or shape than the parameters")
+        state = optimizer.state.get(parameter)
+        for moment in (state["exp_avg"], state["exp_avg_sq"]) if state else ():
+            fits = (moment.dtype, moment.shape) == (parameter.dtype, parameter.shape)
+            require(fits, "Adam has moments of another type or shape than the parameters")
 
 
 class FastActor(Actor, Protocol):

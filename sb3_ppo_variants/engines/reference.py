@@ -15,7 +15,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 
 from sb3_ppo_variants import losses
-from sb3_ppo_variants.collector import Actor, Observations, bounds_of, bring_into_bounds, resample_noise
+from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.envs.outputs import check_actions
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
@@ -339,21 +339,3 @@ class TorchUpdate:
             return None
         divergences, new = parameters_in_rollout(self._plan.kind, self.distributions())
         return divergences.kl(self._old, new).mean().item()
-
-
-class Reference:
-    """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
-
-    name = "reference"
-    path = "reference"
-    how = "PyTorch computes everything"
-    update: Callable[[UpdatePlan], TorchUpdate] = TorchUpdate
-
-    def is_for(self, plan: UpdatePlan) -> bool:
-        return True
-
-    def check(self, plan: UpdatePlan) -> None:
-        """Do nothing: it computes every plan."""
-
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, plan.kind, buffer)

@@ -7,9 +7,10 @@ The same goes for GRUs.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch as th
 from gymnasium import spaces
@@ -20,17 +21,15 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
-from sb3_ppo_variants.engines.recognised import ObstacleError
-from sb3_ppo_variants.engines.reference import Reference, TorchActor, TorchUpdate
-from sb3_ppo_variants.engines.views import make_view
+from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.recurrent import GRULikeLSTM, Recurrent
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
 
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The hidden and cell states of an LSTM.
 States: TypeAlias = tuple[th.Tensor, th.Tensor]
 # Methods of RecurrentActorCriticPolicy that this engine relies on. A subclass may override the others.
@@ -43,6 +42,19 @@ RELIED_ON = (
     "_process_sequence",
     "_get_action_dist_from_latent",
 )
+
+
+def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
+    """Make a shallow copy of a module with some of its children replaced.
+
+    It shares all parameters and all other children with the module, under the same names. If no child is replaced, it
+    also has the children that the module gets later. Attributes of the view can be changed freely. Changing those of
+    the module for a while instead would leave it changed if an interrupt hit at the wrong moment.
+    """
+    view = copy(module)
+    if children:
+        view._modules = {**module._modules, **children}
+    return view
 
 
 def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
@@ -89,8 +101,8 @@ def process_by_cells(
 def fuse_adam(optimizer: Optimizer) -> Iterator[None]:
     """Run Adam as one fused kernel while the context is active, if the optimizer is a plain Adam."""
     try:
-        recognised.check_adam(optimizer)
-    except ObstacleError:
+        recognised.require_adam(optimizer)
+    except recognised.ObstacleError:
         yield
         return
     (group,) = optimizer.param_groups
@@ -125,29 +137,20 @@ class SequenceUpdate(TorchUpdate):
             return super().descend(descent)
 
 
-class Sequences(Reference):
-    """Computes the same as the reference engine, with fewer LSTM calls."""
+class SequenceActor(TorchActor):
+    """Acts with one call of PyTorch's LSTM or GRU cell for each layer and step."""
 
-    name = "sequences"
-    path = "fast"
-    how = "LSTMs and GRUs run over whole sequences"
-    update = SequenceUpdate
-
-    def is_for(self, plan: UpdatePlan) -> bool:
-        return plan.kind.has_memory
-
-    def check(self, plan: UpdatePlan) -> None:
-        recognised.check_overrides(plan, RELIED_ON)
-        policy: Any = plan.kind.policy
-        lstms = [lstm for lstm in (policy.lstm_actor, policy.lstm_critic) if lstm is not None]
-        for lstm in lstms:
-            if type(lstm) not in (nn.LSTM, GRULikeLSTM) or lstm.bidirectional or lstm.proj_size > 0 or lstm.batch_first:
-                raise ObstacleError(f"the recurrent layer is a {lstm}")
-            if lstm.dropout > 0:
-                raise ObstacleError("the LSTM has dropout")
-        recognised.check_modules(lstms)
-
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+    def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
         view: Any = _view_without_masks(plan.kind.policy)
         view._process_sequence = partial(process_by_cells, view._process_sequence)
-        return TorchActor(model, type(plan.kind)(view), buffer)
+        super().__init__(model, type(plan.kind)(view), buffer)
+
+
+def require_lstms(policy: Any) -> None:
+    """Require LSTMs or GRUs that these functions compute."""
+    for lstm in (policy.lstm_actor, policy.lstm_critic):
+        if lstm is not None:
+            is_plain = type(lstm) in (nn.LSTM, GRULikeLSTM) and not (lstm.bidirectional or lstm.proj_size > 0)
+            recognised.require(is_plain and not lstm.batch_first, f"the recurrent layer is a {lstm}")
+            recognised.require(lstm.dropout == 0, "the LSTM has dropout")
+            recognised.require_plain([lstm])

@@ -14,7 +14,8 @@ from torch import nn
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.engines.native.convolutions import Convolve, FirstLayers, Selection, find_shapes, run_in_parallel
+from sb3_ppo_variants.engines import images as images_engine
+from sb3_ppo_variants.engines.images import Convolve, FirstLayers, run_in_parallel
 from sb3_ppo_variants.engines.recognised import ObstacleError
 
 pytestmark = pytest.mark.usefixtures("natively")
@@ -31,10 +32,7 @@ def network(channels: int) -> nn.Sequential:
 
 
 def convolved(layers: list[Any], images: np.ndarray, rows: np.ndarray) -> th.Tensor:
-    parameters = [*(layer.weight for layer in layers), *(layer.bias for layer in layers)]
-    shapes = find_shapes(layers, images.shape[1:])
-    assert shapes is not None
-    return Convolve.apply(Selection(images, rows), shapes, *parameters)
+    return Convolve.apply(images, rows, *(layer.weight for layer in layers), *(layer.bias for layer in layers))
 
 
 @pytest.mark.usefixtures("each_instruction_set")
@@ -57,8 +55,9 @@ def test_outputs_and_gradients(size: tuple[int, int, int]) -> None:
         th.testing.assert_close(found.double() / scale, exact / scale, rtol=0, atol=1e-5)
 
 
-def test_an_output_worked_out_by_hand() -> None:
+def test_an_output_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter of ones adds up the 8 x 8 pixels, and a filter of minus ones gives 0."""
+    monkeypatch.setattr(images_engine, "CONVOLUTIONS", ((32, 8, 4),))
     signs = th.where(th.arange(32) % 2 == 0, 1.0, -1.0)
     layer: Any = nn.Conv2d(1, 32, 8, 4)
     layer.weight.data, layer.bias.data = signs[:, None, None, None].repeat(1, 1, 8, 8), th.full((32,), 0.5)
@@ -128,15 +127,8 @@ def test_layers_that_do_not(position: int, layer: nn.Module) -> None:
     """The library does not check layers. With those of other shapes it would read beyond its arrays."""
     policy = new_policy()
     policy.features_extractor.cnn[position] = layer
-    with pytest.raises(ObstacleError, match="does not compute these convolutions"):
+    with pytest.raises(ObstacleError, match="not those of SB3's NatureCNN"):
         FirstLayers(policy)
-
-
-def test_layers_that_change_later_are_computed_by_pytorch() -> None:
-    policy = new_policy()
-    first, images = FirstLayers(policy), np.random.default_rng(0).integers(0, 256, (3, *FRAMES.shape), np.uint8)
-    policy.features_extractor.cnn[4].weight.data = th.zeros(64, 64, 2, 2)
-    assert first(images, np.array([2])).shape[:2] == (1, 64)
 
 
 @pytest.mark.parametrize("rows", [[3], [-1]])

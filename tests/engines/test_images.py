@@ -22,7 +22,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     PPOUnclipped,
 )
-from sb3_ppo_variants.engines import views
+from sb3_ppo_variants.engines import images as image_engine
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.rollout import in_rows
 
@@ -119,7 +119,7 @@ def weight_norm(policy: Any) -> None:
     [
         (own_forward, "a Sequential has its own forward"),
         (hooked, "the policy's modules have hooks"),
-        (other_network, "the layers of the NatureCNN were replaced"),
+        (other_network, "the layers are not those of SB3's NatureCNN"),
         (weight_norm, "the policy's modules have hooks"),
     ],
 )
@@ -183,15 +183,14 @@ with_onednn = pytest.mark.skipif(
 
 @with_onednn
 @pytest.mark.parametrize("n_rows", [1, 7, 40])
-@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("strided", [False, True])
-def test_a_product_and_its_gradients(n_rows: int, bias: bool, strided: bool) -> None:
+def test_a_product_and_its_gradients(n_rows: int, strided: bool) -> None:
     th.manual_seed(0)
-    layer, rows = nn.Linear(129, 5, bias), th.randn(129, n_rows).t() if strided else th.randn(n_rows, 129)
+    layer, rows = nn.Linear(129, 5), th.randn(129, n_rows).t() if strided else th.randn(n_rows, 129)
     if strided:
         layer.weight.data = layer.weight.data.t().contiguous().t()
     inputs = [rows.requires_grad_(), *layer.parameters()]
-    got, wanted = (of(rows, layer.weight, layer.bias) for of in (views.Product.apply, functional.linear))
+    got, wanted = (of(rows, layer.weight, layer.bias) for of in (image_engine.Product.apply, functional.linear))
     th.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
     gradient = th.randn(n_rows, 5)
     gradients = (th.autograd.grad(of, inputs, gradient) for of in (got, wanted))
@@ -201,13 +200,13 @@ def test_a_product_and_its_gradients(n_rows: int, bias: bool, strided: bool) -> 
 @with_onednn
 def test_the_large_layer_is_multiplied_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[int, ...]] = set()
-    multiply = views.multiply
+    multiply = image_engine.multiply
 
     def noted(a: th.Tensor, b: th.Tensor, bias: th.Tensor | None = None) -> th.Tensor:
         seen.add(tuple(b.shape))
         return multiply(a, b, bias)
 
-    monkeypatch.setattr(views, "multiply", noted)
+    monkeypatch.setattr(image_engine, "multiply", noted)
     assert_same(*(updated(PPOClip, fast, images=FRAMES) for fast in (False, True)))
     # The factors of the output and of the gradients, for minibatches of 25 and 10 rows.
     n_flat = 64 * 2 * 4

@@ -102,7 +102,7 @@ def test_structures_take_only_what_the_library_reads() -> None:
     unaligned = np.frombuffer(bytearray(17), np.float32, 4, offset=1)
     for array in (numbers[:, ::2], numbers.T, unaligned):
         with pytest.raises(ValueError, match="only contiguous arrays of aligned numbers"):
-            library.Normalizing(array)
+            library.Normalizing(observations=array)
     with pytest.raises(ValueError, match=r"bias: float32 of shape \(4, 6\); the library takes float64 of \(4,\)"):
         library.fitting(numbers, "bias", np.float64, 4)
 

@@ -16,8 +16,8 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from helpers import BOX, noise_envs, update
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.engines.native.actor import NativeActor, compute_returns_and_advantage
-from sb3_ppo_variants.engines.native.called import PythonFunctions
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of, compute_once
+from sb3_ppo_variants.engines.native.update import PythonFunctions
 from sb3_ppo_variants.processes import Processes
 
 NUMBER = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -30,7 +30,7 @@ def computed(policy: Any, features: np.ndarray, noise: np.ndarray, **fields: Any
     shapes = {"outputs": (n, size), "actions": (n, size), "log_probs": (n,), "values": (n, 1)}
     results = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
     fields = {**results, "features": features, "noise": noise, "rows": n, **fields}
-    networks = Architecture(policy).structure(arrays_of(dict(policy.named_parameters())))
+    networks = Architecture(policy, arrays_of(dict(policy.named_parameters()))).structure
     compute_once(networks, dtype, **fields, action_size=size, noise_size=size)
     return results
 
@@ -113,7 +113,7 @@ def test_steps_stay_where_they_were_written(model: Any, n_envs: int) -> None:
 
 
 def test_other_steps_and_features_are_refused(model: Any) -> None:
-    actor = NativeActor(model, model._plan().kind, model.rollout_buffer, 8)
+    actor = NativeActor(model, model._plan(), model.rollout_buffer, 8)
     with pytest.raises(IndexError):
         actor.act(8, normal(2, 3))
     for wrong in (normal(1, 3), normal(2, 4)):

@@ -191,8 +191,7 @@ CHANGED: dict[Callable[[Any], None], str] = {
     with_own_parameter: "the policy has parameters outside its layers",
     in_groups: "the optimizer has several groups of parameters",
     frozen: "some parameters are frozen",
-    without_bias: "the networks have a Linear(in_features=64, out_features=2, bias=False) where a layer with weights "
-    "and biases is expected",
+    without_bias: "the networks have a Linear where a Linear with a bias is expected",
     other_activation: "the activation is ReLU, Tanh",
     later_option: "Adam's momentum_decay is 0.004",
     doubled: "hidden layers are in a Doubled",

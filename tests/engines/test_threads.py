@@ -92,20 +92,20 @@ def test_updates_do_not_depend_on_the_number_of_threads(name: str) -> None:
 @pytest.mark.usefixtures("each_instruction_set")
 def test_large_networks_and_minibatches_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule itself divides these: 300 states are two whole blocks and a part of one."""
-    found: list[tuple[int, int, int]] = []
+    found: list[dict[str, int]] = []
 
-    def noted(*arguments: Any) -> tuple[int, int, int]:
+    def noted(*arguments: Any) -> dict[str, int]:
         found.append(divide_work(*arguments))
         return found[-1]
 
     monkeypatch.setattr(native_update, "divide_work", noted)
     large: dict[str, Any] = {"n_steps": 200, "n_epochs": 1, "policy_kwargs": {"net_arch": [256, 256]}}
     assert_same(with_batches(collected(PPOClip, BOX, **large), 300))
-    assert [threads for *_, threads in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
-    assert {rows for rows, *_ in found} == {native_update.BLOCK_ROWS}
+    assert [each["threads"] for each in found] == [1, 2, 3, 4, 6]  # Three blocks, each of two networks.
+    assert {each["block_rows"] for each in found} == {native_update.BLOCK_ROWS}
     found.clear()
     assert_same(with_batches(collected(PPOClip, BOX, n_steps=200, n_epochs=1), 64))
-    assert {(rows, threads) for rows, _, threads in found} == {(64, 1)}
+    assert {(each["block_rows"], each["threads"]) for each in found} == {(64, 1)}
 
 
 @pytest.mark.usefixtures("divided")

@@ -22,7 +22,7 @@ INSTRUCTIONS = ("AVX-512", "AVX2", "plain")
 # How to build the library. Without -e, Python would import the package without it if it runs in the clone.
 REBUILD = "in a clone of sb3_ppo_variants, run: pip install --no-deps -e ."
 FLOATS = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
-# Bytes in a cache line.
+# Bytes in a cache line. Vectors that span two of them take twice as long to read.
 ALIGNMENT = 64
 POINTER, INTEGER, NUMBER = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 # What a field holds: a number, or the address of an array; ``None`` stands for a null pointer.
@@ -40,13 +40,12 @@ MEASURED = [name.lower() for name in CONSTANTS["Statistics"]][:-1]
 class Structure(ctypes.Structure):
     """A structure of ``interface.hpp``, which keeps the arrays it points to alive.
 
-    :param values: one value per field; arrays are contiguous
-    :param named: other fields by name; those without a value are zero or null
+    :param values: the values of fields; those without one are zero or null
     """
 
-    def __init__(self, *values: FieldValue, **named: FieldValue):
-        self._arrays = values, named
-        super().__init__(*map(as_field, values), **dict(zip(named, map(as_field, named.values()), strict=True)))
+    def __init__(self, **values: FieldValue):
+        self._arrays = values
+        super().__init__(**dict(zip(values, map(as_field, values.values()), strict=True)))
 
 
 class Layer(Structure):
@@ -145,53 +144,31 @@ def fitting(array: np.ndarray, name: str, dtype: DTypeLike, *shape: int) -> np.n
     """Check an array that the library is to read or to fill, and return it.
 
     :param name: what it contains, for the error
-    :param dtype: the type that the library takes
-    :param shape: the shape that the library takes
-    :raises ValueError: if the array has another type or shape
+    :raises ValueError: if the array has another type or shape than the library takes
     """
     if array.dtype != dtype or array.shape != shape:
-        raise ValueError(
-            f"{name}: {array.dtype} of shape {array.shape}; the library takes {np.dtype(dtype)} of {shape}"
-        )
+        found, wanted = f"{array.dtype} of shape {array.shape}", f"{np.dtype(dtype)} of {shape}"
+        raise ValueError(f"{name}: {found}; the library takes {wanted}")
     return array
 
 
-class Library:
-    """The library.
-
-    :param path: its file
-    :raises OSError: if the file cannot be loaded
-    :raises AttributeError: if it is another library
-    """
-
-    def __init__(self, path: Path):
-        self._functions = ctypes.CDLL(str(path))
-        self._functions.ppo_interface.restype = self._functions.ppo_instructions.restype = ctypes.c_char_p
-        self.interface = bytes(self._functions.ppo_interface()).decode()
-        """The digest of the ``interface.hpp`` that the library was built with."""
+class Library(ctypes.CDLL):
+    """The library. Its functions take structures, whose contents may change between calls."""
 
     @property
     def instructions(self) -> str:
         """The instruction set in use: the best that the processor has, unless :meth:`use` has selected another."""
-        return bytes(self._functions.ppo_instructions()).decode()
+        return self.text("ppo_instructions")
+
+    def text(self, name: str) -> str:
+        """Return the text that a function returns."""
+        function = self[name]
+        function.restype = ctypes.c_char_p
+        return bytes(function()).decode()
 
     def use(self, instructions: str) -> bool:
         """Select an instruction set, one of ``INSTRUCTIONS``; return False if the processor does not have it."""
-        return bool(self._functions.ppo_use(instructions.encode()))
-
-    def function(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[..., int]:
-        """Return a function of the library with its arguments, whose contents may change between calls."""
-        function = self._functions[name]
-        function.restype = ctypes.c_int64
-        return partial(function, *map(ctypes.byref, structures))
-
-    def with_memory(self, name: str, *structures: Structure | ctypes.c_double) -> Callable[[], int]:
-        """Return a function of the library whose last argument is memory to compute in; see :meth:`function`."""
-        function = self.function(name, *structures)
-        size = function(None)  # Without memory the function returns how many bytes it needs.
-        # Vectors that span two cache lines take twice as long to read.
-        buffer = ctypes.create_string_buffer(size + ALIGNMENT)
-        return partial(function, (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % ALIGNMENT))
+        return bool(self.ppo_use(instructions.encode()))
 
 
 @cache
@@ -207,8 +184,8 @@ def library() -> Library | None:
     if path is None:
         return None
     try:
-        found = Library(path)
-        if found.interface == digest_interface(folder):
+        found = Library(str(path))
+        if found.text("ppo_interface") == digest_interface(folder):
             return found
         problem = "was built for another interface"
     except (OSError, AttributeError) as error:
@@ -217,8 +194,18 @@ def library() -> Library | None:
     return None
 
 
-def library_in_use() -> Library:
-    """Return the library, which what an engine recognises has shown to be there."""
+def function_of(name: str, *structures: Structure | ctypes.c_double) -> Callable[..., int]:
+    """Return a function of the library, which an engine's check has shown to be there, with its arguments."""
     found = library()
     assert found is not None
-    return found
+    function = found[name]
+    function.restype = ctypes.c_int64
+    return partial(function, *map(ctypes.byref, structures))
+
+
+def with_memory(name: str, *structures: Structure | ctypes.c_double) -> Callable[[], int]:
+    """Return a function of the library whose last argument is memory to compute in; see :func:`function_of`."""
+    function = function_of(name, *structures)
+    size = function(None)  # Without memory the function returns how many bytes it needs.
+    buffer = ctypes.create_string_buffer(size + ALIGNMENT)
+    return partial(function, (ctypes.c_char * size).from_buffer(buffer, -ctypes.addressof(buffer) % ALIGNMENT))

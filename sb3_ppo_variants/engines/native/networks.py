@@ -1,8 +1,7 @@
 """SB3's policies in the form that the library takes: features, networks, and the distribution of actions."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from ctypes import Array
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch as th
@@ -25,14 +24,14 @@ from torch.nn import functional as F
 from sb3_ppo_variants import distributions
 from sb3_ppo_variants.collector import Observations
 from sb3_ppo_variants.engines.native import library
-from sb3_ppo_variants.engines.recognised import ObstacleError
+from sb3_ppo_variants.engines.recognised import require
 from sb3_ppo_variants.hybrid import Condition, HybridDistribution
 from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
-from sb3_ppo_variants.layout import AnySpace, parts_of
+from sb3_ppo_variants.layout import AnySpace
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-# Numbers with a row for each state.
-Rows: TypeAlias = np.ndarray | th.Tensor
+# The layers and activations of a network, by name.
+Modules: TypeAlias = Mapping[str, nn.Module]
 NO_ARRAYS: Arrays = {}
 ACTIVATIONS: Mapping[type[nn.Module], str] = {nn.Tanh: "TANH", nn.ReLU: "RELU"}
 # The distributions, by their names in interface.hpp.
@@ -62,14 +61,13 @@ class ActionPart:
     """
 
     def __init__(self, distribution: Distribution):
-        kind = "CATEGORICAL" if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution))
-        if kind is None:
-            raise ObstacleError(f"actions are drawn from a {type(distribution).__name__}")
-        if not divergences_of(distribution).built_in:
-            raise ObstacleError(f"a KL was registered for {type(distribution).__name__}")
+        name = type(distribution).__name__
+        self.kind = kind = "CATEGORICAL" if is_masked(distribution) else DISTRIBUTIONS.get(type(distribution), "")
+        require(kind != "", f"actions are drawn from a {name}")
+        require(divergences_of(distribution).built_in, f"a KL was registered for {name}")
         # SB3's and sb3-contrib's distributions have either a size or sizes, and Bernoulli's calls its size sizes.
         sizes = getattr(distribution, "action_dims" if hasattr(distribution, "action_dims") else "action_dim")
-        self.kind, self.sizes = kind, np.ravel(np.array(sizes, np.int64))
+        self.sizes = np.ravel(np.array(sizes, np.int64))
         size = int(self.sizes.sum())
         self.outputs = 2 * size if kind in OF_TWO_OUTPUTS else size
         self.action_size = len(self.sizes) if kind == "CATEGORICAL" else size
@@ -80,24 +78,21 @@ class ActionPart:
             "n_parts": len(self.sizes),
         }
         # For each of its parameters, whether all states share one row.
-        if kind == "CATEGORICAL":
-            self.shared = [False] * len(self.sizes)
-        else:
-            self.shared = [False] if kind == "BERNOULLI" else [False, kind in WITH_LOG_STD]
+        n_parameters = len(self.sizes) if kind == "CATEGORICAL" else 1 if kind == "BERNOULLI" else 2
+        self.shared = [False] * (n_parameters - 1) + [kind in WITH_LOG_STD]
 
-    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> np.ndarray:
+    def draw_noise(self, n_steps: int, n_envs: int, dtype: th.dtype) -> th.Tensor:
         """Draw the random numbers of a rollout; see :class:`NativeDistribution`."""
         if self.kind in OF_NORMAL_NOISE:
-            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype, device="cpu").numpy()
+            return th.randn((n_steps, n_envs, self.action_size), dtype=dtype, device="cpu")
         shape = (n_steps, n_envs, self.outputs)
         if self.kind == "CATEGORICAL":
-            return -th.empty(shape, dtype=dtype, device="cpu").exponential_().log_().numpy()
-        return th.rand(shape, dtype=dtype, device="cpu").numpy()
+            return -th.empty(shape, dtype=dtype, device="cpu").exponential_().log_()
+        return th.rand(shape, dtype=dtype, device="cpu")
 
-    def parameters(self, outputs: th.Tensor, std: th.Tensor | None) -> Parameters:
+    def parameters(self, outputs: th.Tensor, std: th.Tensor) -> Parameters:
         """Return the parameters of distributions; see :class:`NativeDistribution`."""
         if self.n_stds:
-            assert std is not None
             return outputs, std
         if self.kind in OF_TWO_OUTPUTS:
             first, second = outputs.chunk(2, dim=1)
@@ -114,16 +109,9 @@ class NativeDistribution:
     """
 
     def __init__(self, distribution: Distribution):
-        hybrid = distribution if isinstance(distribution, HybridDistribution) else None
-        if hybrid is not None and type(hybrid) is not HybridDistribution:
-            raise ObstacleError(f"actions are drawn from a {type(hybrid).__name__}")
-        self.parts = [*map(ActionPart, [distribution] if hybrid is None else hybrid.parts)]
-        self.outputs = 0
-        """Columns of the output of the policy network."""
-        self.action_size = 0
-        """Columns of actions."""
-        self.n_stds = 0
-        """Columns of standard deviations that are not outputs; 0 if there are none."""
+        self.parts = [*map(ActionPart, getattr(distribution, "parts", [distribution]))]
+        self.outputs = self.action_size = self.n_stds = 0
+        """Columns of the output of the policy network, of actions, and of standard deviations that are not outputs."""
         self.shared: list[bool] = []
         """For each of the parameters, whether all states share one row."""
         for part in self.parts:
@@ -131,28 +119,26 @@ class NativeDistribution:
             self.action_size += part.action_size
             self.n_stds += part.n_stds
             self.shared += part.shared
-        self.takes_integers = hybrid is None and self.parts[0].kind == "CATEGORICAL"
+        first, is_product = self.parts[0], isinstance(distribution, HybridDistribution)
+        self.takes_integers = not is_product and first.kind == "CATEGORICAL"
         """Whether actions are integers."""
-        self.has_matrices = self.parts[0].kind == "STATE_DEPENDENT"
+        self.has_matrices = first.kind == "STATE_DEPENDENT"
         """Whether this is gSDE, whose noise and standard deviations come from matrices."""
-        self.fields = self.parts[0].fields if hybrid is None else self._fields_of_product(hybrid)
+        self.fields = self._fields_of_product(distribution) if is_product else first.fields
         """The fields of ``Networks`` that describe the distribution."""
 
-    def _fields_of_product(self, distribution: HybridDistribution) -> dict[str, library.FieldValue]:
-        for part, given in zip(self.parts, distribution.parts, strict=True):
-            if part.kind not in FACTORS:
-                raise ObstacleError(f"a part of the actions is drawn from a {type(given).__name__}")
-        weighted = zip(self.parts, distribution.entropy_weights, distribution.conditions, strict=True)
-        factors = [
-            library.Factor(entropy_weight=weight, **part.fields, **self._fields_of_condition(condition))
-            for part, weight, condition in weighted
-        ]
+    def _fields_of_product(self, distribution: Any) -> dict[str, library.FieldValue]:
+        require(type(distribution) is HybridDistribution, f"actions are drawn from a {type(distribution).__name__}")
+        factors = []
+        given = zip(distribution.parts, distribution.entropy_weights, distribution.conditions, strict=True)
+        for part, (of_part, weight, condition) in zip(self.parts, given, strict=True):
+            require(part.kind in FACTORS, f"a part of the actions is drawn from a {type(of_part).__name__}")
+            fields = part.fields | ({} if condition is None else self._fields_of_condition(condition))
+            factors.append(library.Factor(entropy_weight=weight, **fields))
         constant = library.CONSTANTS["Distributions"]["HYBRID"]
         return {"distribution": constant, "factors": library.as_array(factors), "n_factors": len(factors)}
 
-    def _fields_of_condition(self, condition: Condition | None) -> dict[str, library.FieldValue]:
-        if condition is None:
-            return {}
+    def _fields_of_condition(self, condition: Condition) -> dict[str, library.FieldValue]:
         outcomes = np.zeros(self.parts[condition.choice].outputs, np.uint8)
         outcomes[list(condition.outcomes)] = 1
         return {"choice": condition.choice, "outcomes": outcomes}
@@ -163,18 +149,16 @@ class NativeDistribution:
         :return: standard normal numbers, shape ``(n_steps, n_envs, action_size)``, or else standard Gumbel or uniform
             numbers, shape ``(n_steps, n_envs, outputs)``
         """
-        return np.concatenate([part.draw_noise(n_steps, n_envs, dtype) for part in self.parts], axis=2)
+        return th.cat([part.draw_noise(n_steps, n_envs, dtype) for part in self.parts], dim=2).numpy()
 
-    def parameters(self, outputs: Rows, std: Rows | None) -> Parameters:
+    def parameters(self, outputs: th.Tensor, std: th.Tensor | None) -> Parameters:
         """Return the parameters of distributions as :mod:`sb3_ppo_variants.kl` defines them.
 
         :param outputs: the outputs of the policy network after masking, shape ``(n, outputs)``
         :param std: the standard deviations that are not outputs, shape ``(n, n_stds)``, if there are any
         """
-        columns = th.split(th.as_tensor(outputs, device="cpu"), [part.outputs for part in self.parts], dim=1)
-        stds: Sequence[th.Tensor | None] = [None] * len(self.parts)
-        if std is not None:
-            stds = th.split(th.as_tensor(std, device="cpu"), [part.n_stds for part in self.parts], dim=1)
+        columns = th.split(outputs, [part.outputs for part in self.parts], dim=1)
+        stds = th.split(outputs[:, :0] if std is None else std, [part.n_stds for part in self.parts], dim=1)
         each = zip(self.parts, columns, stds, strict=True)
         return tuple(tensor for part, output, of_part in each for tensor in part.parameters(output, of_part))
 
@@ -199,28 +183,17 @@ class Features:
     """
 
     def __init__(self, policy: ActorCriticPolicy):
-        self._space, self._normalize_images = policy.observation_space, policy.normalize_images
-        keys: list[list[str] | None] = []
-        extractor: Any
-        # A policy whose actor and critic share their features uses the first of them to act.
-        for extractor in (policy.features_extractor, policy.pi_features_extractor, policy.vf_features_extractor):
-            is_combined = type(extractor) is CombinedExtractor
-            for part in extractor.extractors.values() if is_combined else [extractor]:
-                flatten = part.flatten if type(part) is FlattenExtractor else part
-                if type(flatten) is not nn.Flatten:
-                    raise ObstacleError(f"features come from a {type(flatten).__name__}")
-            keys.append([*extractor.extractors] if is_combined else None)
-        acting, self._keys, critic = keys
-        self.first_of_critic = 0
+        space, self._normalize_images = policy.observation_space, policy.normalize_images
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        actor = critic = _keys_of(policy.features_extractor)
+        if not policy.share_features_extractor:
+            actor, critic = map(_keys_of, (policy.pi_features_extractor, policy.vf_features_extractor))
+        self.first_of_critic = 0 if actor == critic else policy.pi_features_extractor.features_dim
         """The first feature of the critic; 0 if actor and critic have the same features."""
-        if not acting == self._keys == critic:
-            if acting != self._keys or self._keys is None or critic is None or policy.share_features_extractor:
-                raise ObstacleError("actor and critic have different features")
-            self._keys, self.first_of_critic = [*self._keys, *critic], policy.pi_features_extractor.features_dim
         self.size = self.first_of_critic + policy.vf_features_extractor.features_dim
         """The number of features."""
-        if any([is_image_space(part) for _, part in parts_of(self._space)]):
-            raise ObstacleError("observations are images")
+        require(not any(map(is_image_space, parts.values())), "observations are images")
+        self._spaces = [(key, parts[key]) for key in (actor if actor == critic else [*actor, *critic])]
 
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
         """Compute contiguous features of shape ``(batch, size)``.
@@ -229,13 +202,9 @@ class Features:
 
         :raises ValueError: if observations have another shape than those of the policy
         """
-        if self._keys is None:
-            numbers = self._flatten(observations, self._space)
-        else:
-            assert isinstance(self._space, spaces.Dict)
-            parts = [self._flatten(observations[key], self._space[key]) for key in self._keys]
-            numbers = np.concatenate(parts, axis=1)
-        features = np.ascontiguousarray(numbers, dtype)
+        is_dict = isinstance(observations, dict)
+        parts = [self._flatten(observations[key] if is_dict else observations, space) for key, space in self._spaces]
+        features = np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), dtype)
         features = features if features.flags.aligned else features.copy()
         return library.fitting(features, "features", dtype, len(features), self.size)
 
@@ -247,105 +216,104 @@ class Features:
         return tensor.flatten(1).numpy()
 
 
+def _keys_of(extractor: Any) -> list[str]:
+    """Find the keys of the observations that features consist of, or ``""`` for all that is observed."""
+    parts = extractor.extractors if type(extractor) is CombinedExtractor else {"": extractor}
+    for part in parts.values():
+        flatten = part.flatten if type(part) is FlattenExtractor else part
+        require(type(flatten) is nn.Flatten, f"features come from a {type(flatten).__name__}")
+    return [*parts]
+
+
 class Architecture:
-    """The features, layers, activation and distribution of a policy.
+    """The features, layers, activation and distribution of a policy, in its parameters' or other arrays.
 
     :param policy: the policy
+    :param arrays: its parameters by name
+    :param gradients: arrays for their gradients
     :raises ObstacleError: if the library does not compute such networks, or such distributions
     """
 
-    def __init__(self, policy: ActorCriticPolicy):
-        self.features = Features(policy)
-        self.distribution = NativeDistribution(policy.action_dist)
-        extractor = policy.mlp_extractor
-        if type(extractor) is not MlpExtractor:
-            raise ObstacleError(f"hidden layers are in a {type(extractor).__name__}")
-        actor, activations = _find_layers("policy_net", extractor.policy_net, "action_net", policy.action_net)
-        critic, others = _find_layers("value_net", extractor.value_net, "value_net", policy.value_net)
-        self.actor, self.critic = actor, critic
+    def __init__(self, policy: ActorCriticPolicy, arrays: Arrays, gradients: Arrays = NO_ARRAYS):
+        self.features, self.distribution = Features(policy), NativeDistribution(policy.action_dist)
+        self._arrays, self._gradients = arrays, gradients
+        extractor, size, first_of_critic = policy.mlp_extractor, self.features.size, self.features.first_of_critic
+        require(type(extractor) is MlpExtractor, f"hidden layers are in a {type(extractor).__name__}")
+        actor = _modules("policy_net", extractor.policy_net) | {"action_net": policy.action_net}
+        critic = _modules("value_net", extractor.value_net) | {"value_net": policy.value_net}
+        self.actor, self.critic = [*actor][::2], [*critic][::2]
         """The names of their layers."""
-        activations |= others
-        if len(activations) > 1 or not activations <= ACTIVATIONS.keys():
-            raise ObstacleError(f"the activation is {', '.join(sorted([each.__name__ for each in activations]))}")
-        (activation,) = activations or {nn.Tanh}  # Without hidden layers it is not used.
-        self._fields = self.distribution.fields | {
-            "activation": library.CONSTANTS["Activations"][ACTIVATIONS[activation]],
-            "inputs": self.features.size,
-            "of_critic": self.features.first_of_critic,
-        }
-        if self.distribution.has_matrices:
-            self._fields |= _fields_of_gsde(policy.action_dist, self.distribution.outputs)
+        activations = {type(each) for of_net in (actor, critic) for each in [*of_net.values()][1::2]} or {nn.Tanh}
+        names = ", ".join(sorted([each.__name__ for each in activations]))
+        require(len(activations) == 1 and activations <= ACTIVATIONS.keys(), f"the activation is {names}")
+        layers = self._layers(actor, first_of_critic or size), self._layers(critic, size - first_of_critic)
+        require(
+            len(arrays.keys() - {"log_std"}) == 2 * sum(map(len, layers)),
+            "the policy has parameters outside its layers",
+        )
+        outputs, wanted = layers[0][-1].outputs, self.distribution.outputs
+        require(outputs == wanted, f"the policy network has {outputs} outputs instead of {wanted}")
+        require(layers[1][-1].outputs == 1, f"the value network has {layers[1][-1].outputs} outputs")
+        self.structure = library.Networks(
+            actor=library.as_array(layers[0]),
+            critic=library.as_array(layers[1]),
+            actor_layers=len(layers[0]),
+            critic_layers=len(layers[1]),
+            inputs=size,
+            of_critic=first_of_critic,
+            activation=library.CONSTANTS["Activations"][ACTIVATIONS[activations.pop()]],
+            **self.distribution.fields,
+            **self._fields_of_std(policy.action_dist, layers[0][-1].inputs),
+        )
+        """The networks in the form that the library takes."""
 
-    def structure(self, arrays: Arrays, gradients: Arrays = NO_ARRAYS) -> library.Networks:
-        """Fill the structure of networks with these parameters, and with arrays for their gradients, by name.
+    def _layers(self, modules: Modules, size: int) -> list[library.Layer]:
+        """Return the layers of a network, the first of which takes inputs of this size."""
+        layers = []
+        for name, module in [*modules.items()][::2]:
+            is_known = type(module) is nn.Linear and module.bias is not None
+            require(is_known, f"the networks have a {type(module).__name__} where a Linear with a bias is expected")
+            require(f"{name}.weight" in self._arrays, "layers share parameters")
+            weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
+            # The library does not check that each layer takes what the one before it returns.
+            fits = weight.shape[1:] == (size,) and weight.shape[:1] == bias.shape
+            require(fits, f"a layer has weights of shape {weight.shape} for {size} inputs")
+            gradients = {f"d_{kind}": self._gradients.get(f"{name}.{kind}") for kind in ("weight", "bias")}
+            layers.append(library.Layer(weight=weight, bias=bias, inputs=size, outputs=len(bias), **gradients))
+            size = len(bias)
+        return layers
 
-        :raises ObstacleError: if the parameters are not those of these networks, or have other shapes
+    def _fields_of_std(self, distribution: Any, latent: int) -> dict[str, library.FieldValue]:
+        """Return the standard deviations that are not outputs, and SB3's options of gSDE.
+
+        :param latent: the number of outputs of the actor's last hidden layer
         """
-        names = {f"{layer}.{kind}" for layer in (*self.actor, *self.critic) for kind in ("weight", "bias")}
-        if not names <= arrays.keys():
-            raise ObstacleError("layers share parameters")
-        if arrays.keys() - names - {"log_std"}:
-            raise ObstacleError("the policy has parameters outside its layers")
-        size, first_of_critic = self.features.size, self.features.first_of_critic
-        actor = _layers(self.actor, first_of_critic or size, arrays, gradients)
-        critic = _layers(self.critic, size - first_of_critic, arrays, gradients)
-        if critic[-1].outputs != 1:
-            raise ObstacleError(f"the value network has {critic[-1].outputs} outputs")
-        outputs, n_stds = self.distribution.outputs, self.distribution.n_stds
-        if actor[-1].outputs != outputs:
-            raise ObstacleError(f"the policy network has {actor[-1].outputs} outputs instead of {outputs}")
-        stds: dict[str, library.FieldValue] = {}
-        if n_stds:
-            log_std, columns = arrays.get("log_std"), self._fields.get("log_std_columns")
-            if log_std is None:
-                raise ObstacleError("log_std is not a parameter")
-            if log_std.shape != ((actor[-1].inputs, columns) if columns else (n_stds,)):
-                raise ObstacleError(f"log_std has the shape {log_std.shape}")
-            stds = {"log_std": log_std, "d_log_std": gradients.get("log_std")}
-        return library.Networks(actor, critic, len(actor), len(critic), **self._fields, **stds)
+        shape: tuple[int, ...] = (self.distribution.n_stds,)
+        if shape == (0,):
+            return {}
+        require("log_std" in self._arrays, "log_std is not a parameter")
+        log_std = self._arrays["log_std"]
+        fields: dict[str, library.FieldValue] = {"log_std": log_std, "d_log_std": self._gradients.get("log_std")}
+        if self.distribution.has_matrices:
+            require(not distribution.learn_features, "gSDE learns features")
+            bijector = distribution.bijector
+            is_known = bijector is None or type(bijector) is TanhBijector
+            require(is_known, f"actions are squashed by a {type(bijector).__name__}")
+            shape = (latent, self.distribution.outputs if distribution.full_std else 1)
+            fields |= {
+                "log_std_columns": shape[1],
+                "use_expln": int(distribution.use_expln),  # It may be NumPy's.
+                "epsilon": distribution.epsilon,
+                "squash_epsilon": -1.0 if bijector is None else bijector.epsilon,  # Negative: not squashed.
+            }
+        require(log_std.shape == shape, f"log_std has the shape {log_std.shape}")
+        return fields
 
 
-def _fields_of_gsde(distribution: Any, outputs: int) -> dict[str, library.FieldValue]:
-    """Return SB3's options of gSDE."""
-    if distribution.learn_features:
-        raise ObstacleError("gSDE learns features")
-    squash_epsilon = -1.0  # Actions are not squashed.
-    if distribution.bijector is not None:
-        if type(distribution.bijector) is not TanhBijector:
-            raise ObstacleError(f"actions are squashed by a {type(distribution.bijector).__name__}")
-        squash_epsilon = distribution.bijector.epsilon
-    return {
-        "log_std_columns": outputs if distribution.full_std else 1,
-        "use_expln": int(distribution.use_expln),  # It may be NumPy's.
-        "epsilon": distribution.epsilon,
-        "squash_epsilon": squash_epsilon,
-    }
-
-
-def _find_layers(trunk: str, hidden: nn.Module, head: str, last: nn.Module) -> tuple[list[str], set[type[nn.Module]]]:
-    """Find the names of the layers of a network, and the activations between them."""
-    if type(hidden) is not nn.Sequential:
-        raise ObstacleError(f"hidden layers are in a {type(hidden).__name__}")
-    modules = [*hidden, last]
-    for layer in modules[::2]:
-        if type(layer) is not nn.Linear or layer.bias is None:
-            raise ObstacleError(f"the networks have a {layer} where a layer with weights and biases is expected")
-    names = [f"mlp_extractor.{trunk}.{i}" for i in range(0, len(hidden), 2)]
-    return [*names, head], {*map(type, modules[1::2])}
-
-
-def _layers(names: Iterable[str], size: int, arrays: Arrays, gradients: Arrays) -> "Array[library.Layer]":
-    """Return the layers with these names, the first of which takes inputs of this size."""
-    layers = []
-    for name in names:
-        weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
-        # The library does not check that each layer takes what the one before it returns.
-        if weight.shape[1:] != (size,) or weight.shape[:1] != bias.shape:
-            raise ObstacleError(f"a layer has weights of shape {weight.shape} for {size} inputs")
-        d_weight, d_bias = gradients.get(f"{name}.weight"), gradients.get(f"{name}.bias")
-        layers.append(library.Layer(weight, bias, d_weight, d_bias, size, len(bias)))
-        size = len(bias)
-    return library.as_array(layers)
+def _modules(trunk: str, hidden: nn.Module) -> dict[str, nn.Module]:
+    """List the hidden layers of a network, each followed by its activation."""
+    require(type(hidden) is nn.Sequential, f"hidden layers are in a {type(hidden).__name__}")
+    return {f"mlp_extractor.{trunk}.{i}": module for i, module in enumerate(cast(nn.Sequential, hidden))}
 
 
 def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
@@ -355,4 +323,4 @@ def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
 
 def compute_once(networks: library.Networks, dtype: np.dtype, **fields: library.FieldValue) -> None:
     """Call the library once with these fields of :class:`~.library.Acting`; the others are null."""
-    library.library_in_use().with_memory(f"ppo_act_{dtype}", networks, library.Acting(**fields))()
+    library.with_memory(f"ppo_act_{dtype}", networks, library.Acting(**fields))()

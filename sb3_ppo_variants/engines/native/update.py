@@ -1,24 +1,25 @@
-"""Updates with the native library, also of several processes."""
+"""Updates with the native library, also of several processes, and of losses in Python."""
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.buffers import RolloutBuffer
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from sb3_ppo_variants.engines.native import library
-from sb3_ppo_variants.engines.native.called import NATIVE_VALUE_LOSSES, PythonFunctions
-from sb3_ppo_variants.engines.native.networks import Architecture, compute_once
-from sb3_ppo_variants.errors import NonFiniteError
-from sb3_ppo_variants.kl import Parameters
+from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution, compute_once
+from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
+from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import map_parts
-from sb3_ppo_variants.losses import ClippedError, Huber
-from sb3_ppo_variants.objectives import has_term
-from sb3_ppo_variants.objectives.ewma import join
+from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss
+from sb3_ppo_variants.objectives import Batch, Objective, has_term
+from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollout import Columns, in_rows
 from sb3_ppo_variants.statistics import MinibatchStatistics
@@ -33,6 +34,10 @@ MULTIPLICATIONS = 3
 BLOCK_ROWS = 128
 # Parameters that a thread adds up, or takes Adam's step with, at a time: a fraction of its cache.
 RANGE_SIZE = 16_384
+# PyTorch's name of the nodes of a graph that stand for parameters and other leaves.
+LEAF = "torch::autograd::AccumulateGrad"
+# The value losses that losses.hpp computes.
+NATIVE_VALUE_LOSSES = (SquaredError, ClippedError, Huber)
 
 
 class TrainedPart:
@@ -44,30 +49,33 @@ class TrainedPart:
 
     def __init__(self, names: Mapping[int, str], descent: Descent):
         self._optimizer, parameters = descent.optimizer, descent.parameters
-        self.named = {names[id(parameter)]: parameter for parameter in parameters}
+        self.named = dict(zip(map(names.__getitem__, map(id, parameters)), parameters, strict=True))
         """The parameters by name."""
         # Only store() puts new states into the optimizer, because the update may be undone.
         self._states = [self._optimizer.state.get(each) or _new_state(each) for each in parameters]
         (group,) = self._optimizer.param_groups
         self._betas = [*map(float, group["betas"])]
-        self.vector = join(parameters).numpy()
+        self.vector = th.cat([*map(th.flatten, parameters)]).detach().numpy()
         self.gradient = np.zeros_like(self.vector)
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
-        self._first = join(map(itemgetter("exp_avg"), self._states)).numpy() / (1 - self._betas[0])
-        self._second = join(map(itemgetter("exp_avg_sq"), self._states)).numpy() / (1 - self._betas[1])
+        self._first, self._second = (
+            th.cat([*map(th.flatten, map(itemgetter(moment), self._states))]).numpy() / (1 - beta)
+            for moment, beta in zip(("exp_avg", "exp_avg_sq"), self._betas, strict=True)
+        )
         self._steps_before = int(self._states[0]["step"])  # The same for all parameters.
         size, dtype = len(self.vector), self.vector.dtype
         self.adam = library.Adam(
-            self.vector,
-            self.gradient,
-            library.fitting(self._first, "moments", dtype, size),
-            library.fitting(self._second, "moments", dtype, size),
-            size,
-            self._steps_before,
-            float(descent.learning_rate),
-            *self._betas,
-            float(group["eps"]),
-            float(descent.max_grad_norm),
+            parameters=self.vector,
+            gradient=self.gradient,
+            first=library.fitting(self._first, "moments", dtype, size),
+            second=library.fitting(self._second, "moments", dtype, size),
+            size=size,
+            steps=self._steps_before,
+            learning_rate=float(descent.learning_rate),
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            epsilon=float(group["eps"]),
+            max_norm=float(descent.max_grad_norm),
         )
         """The part in the form that the library takes."""
 
@@ -113,7 +121,7 @@ class NativeUpdate:
     """
 
     def __init__(self, plan: UpdatePlan):
-        self._plan, self._library = plan, library.library_in_use()
+        self._plan = plan
         names = {id(parameter): name for name, parameter in plan.parameters.items()}
         self._parts = {descent.optimizer: TrainedPart(names, descent) for descent in plan.descents}
         arrays: dict[str, np.ndarray] = {}
@@ -121,23 +129,29 @@ class NativeUpdate:
         for part in self._parts.values():
             arrays |= part.views(part.vector)
             gradients |= part.views(part.gradient)
-        self._architecture = Architecture(plan.kind.policy)
-        self._networks = self._architecture.structure(arrays, gradients)
-        self._dtype = arrays["action_net.bias"].dtype
+        self._architecture = Architecture(plan.kind.policy, arrays, gradients)
+        self._networks, self._dtype = self._architecture.structure, arrays["action_net.bias"].dtype
         self._advantages = self._read(plan.buffer.advantages)
         if plan.normalize_advantage == "rollout":
             self._advantages = rollout_normalizer(plan.buffer.advantages, plan.processes)(self._advantages)
         # What the structure of the rollout points to. A descent may write the advantages there in another order.
         self._ordered_advantages = self._advantages.copy()
-        self._rollout = self._read_rollout(plan.buffer, arrays.get("log_std"))
+        self._rollout = self._read_rollout(arrays.get("log_std"))
         self._old = self._rollout.old, self._rollout.old_size
         if not plan.needs_kl:
             self._rollout.old, self._rollout.old_size = None, 0  # The descents then compute no KL.
         self._descent: Descent | None = None
 
-    def _read_rollout(self, buffer: RolloutBuffer, log_std: np.ndarray | None) -> library.Rollout:
-        """Read the rollout in the row order of its buffer, in the type of the networks."""
-        distribution, n, dtype = self._architecture.distribution, len(self._advantages), self._dtype
+    def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
+        """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
+        buffer = self._plan.buffer
+        rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
+        return np.ascontiguousarray(rows, self._dtype)
+
+    def _read_rollout(self, log_std: np.ndarray | None) -> library.Rollout:
+        """Read the rollout in the row order of its buffer."""
+        plan, buffer, distribution = self._plan, self._plan.buffer, self._architecture.distribution
+        n, dtype, objective = len(self._advantages), self._dtype, plan.objective
         observations = map_parts(partial(in_rows, buffer), buffer.observations)
         features = self._architecture.features.compute(observations, dtype)
         library.fitting(features, "features", dtype, n, self._architecture.features.size)
@@ -147,29 +161,34 @@ class NativeUpdate:
         masks: np.ndarray | None = getattr(buffer, "action_masks", None)
         if masks is not None:
             masks = library.fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, distribution.outputs)
-        parameters = self._plan.old_parameters
+        parameters = plan.old_parameters
         if parameters is None:  # Another loop collected the rollout.
             parameters = self._compute_parameters(features, masks, log_std)
-        objective = self._plan.objective
-        self._known_parameters = parameters if objective.needs_kl else None
-        self._columns = Columns(buffer, self._known_parameters)
+        self._old_parameters = parameters if objective.needs_kl else None
         old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
         per_sample, per_sample_size = None, 0
         if has_term(objective) and objective.numbers_per_sample:
             per_sample_size = objective.numbers_per_sample
-            per_sample = np.ascontiguousarray(objective.per_sample(self._columns.whole()).numpy(), dtype)
+            batch = Columns(buffer, self._old_parameters).whole()
+            per_sample = np.ascontiguousarray(objective.per_sample(batch).numpy(), dtype)
             library.fitting(per_sample, "per_sample", dtype, n, per_sample_size)
-        log_probs, returns, values = self._read(buffer.log_probs), self._read(buffer.returns), self._read(buffer.values)
-        columns = features, actions, log_probs, self._ordered_advantages, returns, values, old, per_sample, masks
-        # Objectives may read both directions of the KL.
-        return library.Rollout(*columns, n, actions.shape[1], old.shape[1], per_sample_size, objective.needs_kl)
-
-    def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
-        """Read an array of the buffer with a row of this shape for each state."""
-        buffer = self._plan.buffer
-        rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
-        return np.ascontiguousarray(rows, self._dtype)
+        return library.Rollout(
+            features=features,
+            actions=actions,
+            old_log_prob=self._read(buffer.log_probs),
+            advantages=self._ordered_advantages,
+            returns=self._read(buffer.returns),
+            old_values=self._read(buffer.values),
+            old=old,
+            per_sample=per_sample,
+            masks=masks,
+            rows=n,
+            action_size=actions.shape[1],
+            old_size=old.shape[1],
+            per_sample_size=per_sample_size,
+            reverse=objective.needs_kl,  # Objectives may read both directions of the KL.
+        )
 
     def _compute_parameters(
         self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
@@ -180,29 +199,32 @@ class NativeUpdate:
         std = np.empty_like(outputs) if distribution.has_matrices else None
         arrays = {"features": features, "masks": masks, "outputs": outputs, "deviations": std}
         compute_once(self._networks, self._dtype, **arrays, rows=n)
-        if std is None and distribution.n_stds:
-            assert log_std is not None
+        if std is None and log_std is not None:
             std = np.tile(np.exp(log_std), (n, 1))
-        return distribution.parameters(outputs, std)
+        return distribution.parameters(th.from_numpy(outputs), None if std is None else th.from_numpy(std))
 
     def descend(self, descent: Descent) -> DescentResult:
-        plan, n = self._plan, len(self._advantages)
+        plan, n, part = self._plan, len(self._advantages), self._parts[descent.optimizer]
         permutation = np.zeros(n, np.int64)
         self._descent, self._last_epoch = descent, 0
         self._minibatches = np.zeros((descent.epochs * -(-n // plan.batch_size), len(library.MEASURED)))
-        self._outcome = outcome = library.Outcome(self._minibatches, 0, 1)
-        part = self._parts[descent.optimizer]
+        self._outcome = outcome = library.Outcome(measured=self._minibatches, answered=1)
         functions: PythonFunctions | None = None
-        averages: tuple[int | None, int | None] = (None, None)
-        own = library.OwnLosses()
         has_terms = has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
         if not has_terms or plan.processes.size > 1:
-            known = self._architecture.distribution, self._columns, self._known_parameters
-            functions = PythonFunctions(plan, *known, permutation, part.gradient, outcome)
-            own, averages = functions.own, functions.averages
-        pass_ = self._pass(descent, part, permutation, averages)
-        arguments = self._networks, self._rollout, self._terms(descent), own, pass_, part.adam, outcome
-        run = self._library.with_memory(f"ppo_descend_{self._dtype}", *arguments)
+            columns, distribution = Columns(plan.buffer, self._old_parameters), self._architecture.distribution
+            given = columns, self._old_parameters, permutation, part.gradient, outcome
+            functions = PythonFunctions(plan, distribution, *given)
+        pass_ = library.Pass(
+            permutation=permutation,
+            batch_size=plan.batch_size,
+            **divide_work(self._architecture, descent, part, plan.batch_size),
+            **_limits(descent),
+            **({} if functions is None else functions.averages),
+        )
+        own = library.OwnLosses() if functions is None else functions.own
+        arguments = self._networks, self._rollout, _terms(plan, descent), own, pass_, part.adam, outcome
+        run = library.with_memory(f"ppo_descend_{self._dtype}", *arguments)
         epochs, early = 0, 0
         # One call per pass, so that an interrupt is noticed after a pass.
         while epochs < descent.epochs:
@@ -222,47 +244,6 @@ class NativeUpdate:
                 break
         return DescentResult(epochs, part.adam.learning_rate, self.statistics(), early, outcome.statistic)
 
-    def _pass(
-        self, descent: Descent, part: TrainedPart, permutation: np.ndarray, averages: tuple[int | None, int | None]
-    ) -> library.Pass:
-        """Describe the passes of a descent: what ends them early, and what adapts the step size."""
-        division = divide_work(self._architecture, descent, part, self._plan.batch_size)
-        limits: dict[str, float] = {"limit": inf}
-        if descent.stop is not None:
-            statistic = library.MEASURED.index(descent.stop.statistic)
-            limits = {"limit": float(descent.stop.limit), "statistic": statistic}
-        if descent.adaptive is not None:
-            for name in ("desired_kl", "factor", "tolerance", "min_learning_rate", "max_learning_rate"):
-                limits[name] = float(getattr(descent.adaptive, name))
-        return library.Pass(permutation, *averages, self._plan.batch_size, *division, **limits)
-
-    def _terms(self, descent: Descent) -> library.Terms:
-        """Describe the terms of the loss that a descent minimises."""
-        plan, objective, constants, term = self._plan, self._plan.objective, None, 0
-        normalization = "NOT_NORMALIZED"
-        if plan.normalize_advantage == "minibatch":
-            normalization = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
-        if has_term(objective):
-            constants, term = np.array(objective.constants, float), library.CONSTANTS["Objectives"][objective.term]
-        value_loss, constant = "SQUARED_ERROR", 0.0
-        if isinstance(plan.value_loss, ClippedError):
-            value_loss = "PESSIMISTIC_ERROR" if plan.value_loss.pessimistic else "CLIPPED_ERROR"
-            constant = plan.value_loss.clip_range
-        elif isinstance(plan.value_loss, Huber):
-            value_loss, constant = "HUBER", plan.value_loss.delta
-        return library.Terms(
-            constants,
-            inf if objective.clip_range is None else float(objective.clip_range),
-            float(plan.ent_coef),
-            float(plan.vf_coef),
-            float(constant),
-            term,
-            library.CONSTANTS["ValueLosses"][value_loss],
-            library.CONSTANTS["Normalizations"][normalization],
-            descent.of_policy,
-            descent.of_value,
-        )
-
     def statistics(self) -> MinibatchStatistics:
         if self._descent is None or self._outcome.minibatches == 0:
             return MinibatchStatistics({})
@@ -273,8 +254,7 @@ class NativeUpdate:
         if self._descent.of_value:
             names += ["value_loss"]
         columns = self._minibatches[: self._outcome.minibatches].T.copy()
-        values = {name: columns[library.MEASURED.index(name)] for name in names}
-        return MinibatchStatistics(values, self._last_epoch)
+        return MinibatchStatistics({name: columns[library.MEASURED.index(name)] for name in names}, self._last_epoch)
 
     def store(self) -> None:
         """Write back the policy, the gradients of the last steps and the optimizers."""
@@ -283,12 +263,12 @@ class NativeUpdate:
 
     def kl(self) -> float:
         self._rollout.old, self._rollout.old_size = self._old
-        kl = library.ctypes.c_double()
-        self._library.with_memory(f"ppo_mean_kl_{self._dtype}", self._networks, self._rollout, kl)()
+        kl = ctypes.c_double()
+        library.with_memory(f"ppo_mean_kl_{self._dtype}", self._networks, self._rollout, kl)()
         return kl.value
 
 
-def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart, rows: int) -> tuple[int, int, int]:
+def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart, rows: int) -> dict[str, int]:
     """Divide the minibatches of a descent, if they are worth it. Only the number of threads depends on PyTorch's.
 
     :param part: what the descent trains
@@ -297,15 +277,56 @@ def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart,
     """
     size = len(part.vector)
     worth = MULTIPLICATIONS * size * rows // WORTH_A_THREAD
-    layers = [*architecture.actor * descent.of_policy, *architecture.critic * descent.of_value]
-    needed = {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+    needed = {
+        f"{layer}.bias" for layer in architecture.actor * descent.of_policy + architecture.critic * descent.of_value
+    }
     if descent.of_policy and architecture.distribution.n_stds:
         needed.add("log_std")
     # Threads have a gradient each of what the descent trains, and no place for other gradients.
     if worth < 2 or not needed <= part.named.keys():
-        return rows, size, 1
+        return {"block_rows": rows, "range_size": size, "threads": 1}
     tasks = (descent.of_policy + descent.of_value) * -(-rows // BLOCK_ROWS)
-    return BLOCK_ROWS, RANGE_SIZE, max(1, min(th.get_num_threads(), worth, tasks))
+    threads = max(1, min(th.get_num_threads(), worth, tasks))
+    return {"block_rows": BLOCK_ROWS, "range_size": RANGE_SIZE, "threads": threads}
+
+
+def _limits(descent: Descent) -> dict[str, float]:
+    """Describe what ends the passes of a descent early, and what adapts the step size."""
+    limits: dict[str, float] = {"limit": inf}
+    if descent.stop is not None:
+        limits = {"limit": float(descent.stop.limit), "statistic": library.MEASURED.index(descent.stop.statistic)}
+    if descent.adaptive is not None:
+        for name in ("desired_kl", "factor", "tolerance", "min_learning_rate", "max_learning_rate"):
+            limits[name] = float(getattr(descent.adaptive, name))
+    return limits
+
+
+def _terms(plan: UpdatePlan, descent: Descent) -> library.Terms:
+    """Describe the terms of the loss that a descent minimises."""
+    objective, value_loss, constants = plan.objective, plan.value_loss, library.CONSTANTS
+    terms: dict[str, library.FieldValue] = {"of_policy": descent.of_policy, "of_value": descent.of_value}
+    if has_term(objective):
+        terms |= {
+            "constants": np.array(objective.constants, float),
+            "objective": constants["Objectives"][objective.term],
+        }
+    if plan.normalize_advantage == "minibatch":
+        name = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
+        terms["advantages"] = constants["Normalizations"][name]
+    name, constant = "SQUARED_ERROR", 0.0
+    if isinstance(value_loss, ClippedError):
+        name = "PESSIMISTIC_ERROR" if value_loss.pessimistic else "CLIPPED_ERROR"
+        constant = value_loss.clip_range
+    elif isinstance(value_loss, Huber):
+        name, constant = "HUBER", value_loss.delta
+    return library.Terms(
+        clip_range=inf if objective.clip_range is None else float(objective.clip_range),
+        ent_coef=float(plan.ent_coef),
+        vf_coef=float(plan.vf_coef),
+        value_loss=constants["ValueLosses"][name],
+        value_constant=float(constant),
+        **terms,
+    )
 
 
 def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
@@ -319,3 +340,185 @@ def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) ->
     parts = [advantages[:whole].reshape(-1, batch_size), advantages[None, whole:]]
     made = [normalize_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
     return np.concatenate([part.ravel() for part in made])
+
+
+class PythonFunctions:
+    """What the library calls during a pass. Keep this object alive while it makes passes.
+
+    The library calls the objective and the value loss of a plan, as far as it has no terms for them, once per minibatch
+    with what it knows of it. Autograd differentiates the loss with respect to what it has read, and the library goes on
+    from there to the parameters of the networks. It also has numbers and gradients averaged over the processes.
+
+    Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
+    begun. A function therefore reports its success in the outcome, as the last thing that it does.
+
+    :param plan: the plan of the update
+    :param distribution: how its policy draws actions
+    :param columns: what a loss may read of the rollout
+    :param old_parameters: the parameters of the old distributions, if the objective may read them
+    :param permutation: the order of the rows in a pass
+    :param gradient: the gradient, which is averaged in place
+    :param outcome: the outcome of the descent
+    """
+
+    def __init__(
+        self,
+        plan: UpdatePlan,
+        distribution: NativeDistribution,
+        columns: Columns,
+        old_parameters: Parameters | None,
+        permutation: np.ndarray,
+        gradient: np.ndarray,
+        outcome: library.Outcome,
+    ):
+        self._plan, self._distribution, self._columns, self._permutation = plan, distribution, columns, permutation
+        self._old_parameters, self._dtype = old_parameters, gradient.dtype
+        self._rows = min(plan.batch_size, len(permutation))
+        self._gradient, self._outcome = th.from_numpy(gradient), outcome
+        self._made: list[object] = []
+        # The initial value stands for an interrupt that arrives before a function has begun.
+        self._error: BaseException = KeyboardInterrupt()
+        self._known: dict[str, np.ndarray] = {}
+        self._slopes: dict[str, np.ndarray] = {}
+        self._written: Set[str] = set()
+        fields: dict[str, Any] = {}
+        if not has_term(plan.objective):
+            fields |= self._fields_of_objective()
+        if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
+            fields |= self._fields_of_value_loss()
+        self.own = library.OwnLosses(**fields)
+        """The losses in the form that the library takes."""
+        self.averages: dict[str, int | None] = {}
+        """The functions that average a number and the gradient, unless the process is alone."""
+        if plan.processes.size > 1:
+            number = ctypes.POINTER(library.NUMBER)
+            self.averages = {
+                "average": self._address(self._average_number, number),
+                "average_gradient": self._address(self._average_gradient),
+            }
+
+    def _address(self, function: Callable[..., object], *types: type) -> int | None:
+        """Return the address of a function for the library.
+
+        :param types: the types of its arguments
+        """
+
+        def call(*arguments: object) -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                self._error = error
+                return
+            self._outcome.answered = 1
+
+        made = ctypes.CFUNCTYPE(None, *types)(call)
+        self._made.append(made)
+        return ctypes.cast(made, ctypes.c_void_p).value
+
+    def check(self) -> None:
+        """Raise the error that ended the pass, if a function failed."""
+        if not self._outcome.answered:
+            raise self._error
+
+    def _average_number(self, number: "ctypes._Pointer[ctypes.c_double]") -> None:
+        number[0] = self._plan.processes.mean(number[0])
+
+    def _average_gradient(self) -> None:
+        self._plan.processes.average(self._gradient)
+
+    def _fields_of_objective(self) -> dict[str, library.FieldValue]:
+        shapes: dict[str, tuple[int, ...]] = {"log_ratio": (self._rows,), "entropy": (self._rows,)}
+        if self._plan.objective.needs_kl:
+            self._divergences = divergences_of(self._plan.kind.policy.action_dist)
+            outputs, n_stds = self._distribution.outputs, self._distribution.n_stds
+            shapes |= {"kl": (self._rows,), "reverse_kl": (self._rows,), "outputs": (self._rows, outputs)}
+            shapes |= {"deviations": (self._rows, n_stds)} if n_stds else {}
+        self._known = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
+        self._slopes = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
+        self._advantages, self._losses = np.zeros((2, self._rows), self._dtype)
+        return {
+            "advantages": self._advantages,
+            "losses": self._losses,
+            "evaluate": self._address(self._evaluate, library.INTEGER, library.INTEGER),
+            **self._known,
+            **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
+        }
+
+    def _evaluate(self, start: int, count: int) -> None:
+        """Evaluate the objective on the minibatch that begins here in the permutation."""
+        objective, rows = self._plan.objective, self._permutation[start : start + count]
+        leaves: dict[str, th.Tensor] = {}
+
+        def leaf(name: str) -> th.Tensor:
+            if name not in leaves:
+                leaves[name] = th.from_numpy(self._known[name][:count].copy()).requires_grad_()
+            return leaves[name]
+
+        def read(name: str) -> Any:
+            if name in ("log_ratio", "entropy", "kl", "reverse_kl"):
+                return leaf(name) if name in self._known else None
+            if name not in OF_DISTRIBUTIONS:
+                return self._columns.read(name, rows, th.from_numpy)
+            if self._old_parameters is None:
+                return None
+            deviations = leaf("deviations") if self._distribution.n_stds else None
+            new = self._distribution.parameters(leaf("outputs"), deviations)
+            return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
+
+        with th.enable_grad():
+            loss = objective.loss(Batch(None, th.from_numpy(self._advantages[:count].copy()), source=read))
+        check_loss(loss, objective, "policy")
+        if not self._written:  # In the first minibatch, which the others are like.
+            _check_leaves(loss, objective, leaves.values())
+        self._losses[:count] = loss.item()
+        found = zip(leaves, th.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True)
+        slopes = {name: slope.numpy() for name, slope in found if slope is not None}
+        for name in self._written - slopes.keys():
+            self._slopes[name][:] = 0.0
+        for name, array in slopes.items():
+            self._slopes[name][:count] = array
+        self._written = slopes.keys()
+
+    def _fields_of_value_loss(self) -> dict[str, library.FieldValue]:
+        self._values, self._value_losses, self._d_values = np.zeros((3, self._rows), self._dtype)
+        return {
+            "values": self._values,
+            "value_losses": self._value_losses,
+            "d_values": self._d_values,
+            "evaluate_values": self._address(self._evaluate_values, library.INTEGER, library.INTEGER),
+        }
+
+    def _evaluate_values(self, start: int, count: int) -> None:
+        """Evaluate the value loss on the minibatch that begins here in the permutation."""
+        value_loss, rows = self._plan.value_loss, self._permutation[start : start + count]
+        old_values, returns = (self._columns.read(name, rows, th.from_numpy) for name in ("old_values", "returns"))
+        with th.enable_grad():
+            values = th.from_numpy(self._values[:count].copy()).requires_grad_()
+            loss = value_loss.loss(values, old_values, returns)
+        check_loss(loss, value_loss, "values")
+        if start == 0:
+            _check_leaves(loss, value_loss, [values])
+        self._value_losses[:count] = loss.item()
+        (slopes,) = th.autograd.grad(loss, [values])
+        self._d_values[:count] = slopes.numpy()
+
+
+def _check_leaves(loss: th.Tensor, part: Objective | ValueLoss, leaves: Iterable[th.Tensor]) -> None:
+    """Check that a loss depends on parameters only through what it has read of the minibatch.
+
+    :param leaves: what it has read, before anything was computed from it
+    :raises ArgumentError: if there is another way
+    """
+    seen = {get_gradient_edge(leaf).node for leaf in leaves}
+    nodes = [get_gradient_edge(loss).node]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        if node.name() == LEAF:
+            raise ArgumentError(
+                f"{type(part).__name__}.loss depends on parameters in another way than through the minibatch, which "
+                "the native library does not follow: pass fast=False"
+            )
+        seen.add(node)
+        nodes += [source for source, _ in node.next_functions if source is not None]
