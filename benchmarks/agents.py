@@ -5,14 +5,15 @@ import tempfile
 from math import sqrt
 from pathlib import Path
 from shutil import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import pandas as pd
 import torch as th
+import yaml
 
 import examples.environments  # noqa: F401
-from benchmarks.measuring import Count, add_names
+from benchmarks.measuring import add_names, count
 from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, train
-from sb3_ppo_variants.recipes.recipe import Hyperparameters
 
 AGENTS = Path("results/agents")
 ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MoveOrKick-v0"]
@@ -71,8 +72,6 @@ def score_of(made: Recipe, folder: Path) -> Score:
 
 def published(folder: Path) -> Score:
     """Return the score on the card in a folder."""
-    import yaml
-
     _, metadata, _ = (folder / CARD).read_text().split(FENCE, maxsplit=2)
     (entry,) = yaml.safe_load(metadata)["model-index"]
     mean, _, std = entry["results"][0]["metrics"][0]["value"].partition(" +/- ")
@@ -80,40 +79,25 @@ def published(folder: Path) -> Score:
 
 
 def card(env_id: str, timesteps: int, score: Score) -> str:
-    """Return the card of an agent, in Markdown, with the metadata of model cards on the Hugging Face Hub."""
-    import yaml
-
-    algorithm = recipe(ALGORITHM, env_id).algorithm.__name__
+    """Return the card of an agent, in Markdown, with the metadata that ``push_to_hub`` of the RL Zoo writes."""
+    algorithm, task = recipe(ALGORITHM, env_id).algorithm.__name__, "reinforcement-learning"
     text = TEXT.format(
-        algorithm=algorithm,
-        env_id=env_id,
-        timesteps=timesteps,
-        seed=SEED,
-        score=score,
-        episodes=EPISODES,
-        folder=(AGENTS / env_id).as_posix(),
-        model=MODEL,
+        algorithm=algorithm, env_id=env_id, timesteps=timesteps, seed=SEED, score=score, episodes=EPISODES,
+        folder=(AGENTS / env_id).as_posix(), model=MODEL,
         hyperparameters=yaml.safe_dump(entries_of(ALGORITHM)[env_id], sort_keys=False),
-    )
-    metadata = yaml.safe_dump(describe(algorithm, env_id, score), sort_keys=False)
-    return f"{FENCE}{metadata}{FENCE}\n{text}"
-
-
-def describe(algorithm: str, env_id: str, score: Score) -> Hyperparameters:
-    """Return the metadata of a card, as ``push_to_hub`` of the RL Zoo writes them."""
-    task = "reinforcement-learning"
-    metric = {"type": "mean_reward", "value": f"{score.mean:.2f} +/- {score.std:.2f}", "name": "mean_reward"}
-    result: dict[str, Any] = {
+    )  # fmt: skip
+    result = {
         "task": {"type": task, "name": task},
         "dataset": {"name": env_id, "type": env_id},
-        "metrics": [metric],
+        "metrics": [{"type": "mean_reward", "value": f"{score.mean:.2f} +/- {score.std:.2f}", "name": "mean_reward"}],
     }
-    return {
+    described = {
         "library_name": "stable-baselines3",
         "license": "mit",
         "tags": [env_id, "deep-reinforcement-learning", task, "stable-baselines3"],
         "model-index": [{"name": algorithm, "results": [result]}],
     }
+    return f"{FENCE}{yaml.safe_dump(described, sort_keys=False)}{FENCE}\n{text}"
 
 
 def make(env_id: str, folder: Path, timesteps: int | None = None) -> None:
@@ -132,8 +116,6 @@ def make(env_id: str, folder: Path, timesteps: int | None = None) -> None:
 
 def overview(agents: Path = AGENTS) -> str:
     """Return a table of the agents in a folder and their published scores."""
-    import pandas as pd
-
     rows = [
         {"agent": f"`{(AGENTS / folder.name).as_posix()}`", "score": str(published(folder)), "kB": f"{size / 1000:.0f}"}
         for folder in (agents / env_id for env_id in ENVIRONMENTS)
@@ -148,7 +130,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "--envs", ENVIRONMENTS, ENVIRONMENTS)
     parser.add_argument("--agents", type=Path, default=AGENTS, help="folder of the agents (default: %(default)s)")
     parser.add_argument("--train", action="store_true", help="train the agents and write their cards first")
-    parser.add_argument("--timesteps", action=Count, help="environment steps to train for (default: the recipe's)")
+    parser.add_argument("--timesteps", type=count, help="environment steps to train for (default: the recipe's)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import seaborn
 import torch as th
 from joblib import Parallel, delayed
+from matplotlib.figure import Figure
 
 from benchmarks import agents
-from benchmarks.measuring import Count, add_names
+from benchmarks.measuring import add_names, count
 from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
 from sb3_ppo_variants.arguments import RULES
 from sb3_ppo_variants.commandline import whole_number
@@ -120,25 +123,9 @@ def means_of_spans(episodes: Episodes, timesteps: int, number: int) -> list[floa
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist.
-
-    A line that an interrupted command left incomplete is not used, and a message says so.
-    """
-    records = []
-    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], start=1):
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            print(f"line {number} of {file} is not used: {error}")
-    return sorted(records, key=lambda run: run["seed"])
-
-
-def append(made: dict[str, Any], file: Path) -> None:
-    """Append a record to a file, on a line of its own even if the last line is incomplete."""
-    text = file.read_text() if file.exists() else ""
-    start = "" if text.endswith("\n") or not text else "\n"
-    with file.open("a") as lines:
-        lines.write(f"{start}{json.dumps(made)}\n")
+    """Read the records in a JSON Lines file, sorted by seed; there are none if the file does not exist."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return sorted(map(json.loads, lines), key=lambda run: run["seed"])
 
 
 def runs_of(records: list[dict[str, Any]], env_id: str) -> list[dict[str, Any]]:
@@ -182,8 +169,6 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
 
 def beside(found: dict[str, list[dict[str, Any]]]) -> str:
     """Return a table of our scores and those that others publish, from the runs in each environment."""
-    import pandas as pd
-
     rows = []
     for env_id, runs in found.items():
         means = pd.Series([run["mean"] for run in runs])
@@ -209,10 +194,6 @@ def cut_short(runs: list[dict[str, Any]]) -> str:
 
 def draw(runs: list[dict[str, Any]], file: Path) -> None:
     """Draw the learning curves of runs in one environment: a line for each seed, and their mean."""
-    import pandas as pd
-    import seaborn
-    from matplotlib.figure import Figure
-
     points = [
         {"seed": str(run["seed"]), "steps": run["timesteps"] * (span + 1) / SPANS, "return": value}
         for run in runs
@@ -237,10 +218,10 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
     parser.add_argument("--seeds", type=whole_number, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
     parser.add_argument(
-        "--timesteps", action=Count,
+        "--timesteps", type=count,
         help="environment steps of a run (default: the recipe's). The page shows the longest runs in each environment",
     )  # fmt: skip
-    parser.add_argument("--jobs", action=Count, default=2, help="number of parallel runs (default: %(default)s)")
+    parser.add_argument("--jobs", type=count, default=2, help="number of parallel runs (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
@@ -255,7 +236,8 @@ def make(options: argparse.Namespace) -> None:
     options.records.parent.mkdir(parents=True, exist_ok=True)
     in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
     for made in in_parallel(delayed(record)(*run) for run in plan):
-        append(made, options.records)
+        with options.records.open("a") as lines:
+            lines.write(json.dumps(made) + "\n")
 
 
 def run(options: argparse.Namespace) -> int:

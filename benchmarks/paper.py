@@ -6,23 +6,17 @@ from sb3_ppo_variants.compare.plan import read_setting
 
 
 @dataclass(frozen=True)
-class Method:
-    """A setting as on the command line, and the paper's name for it."""
+class Row:
+    """A row of Table 1: a setting as on the command line, the paper's name for it, and its average normalised score."""
 
     setting: str
     name: str
+    score: float
 
     @property
     def label(self) -> str:
         """The label of the setting."""
         return read_setting(self.setting).label
-
-
-@dataclass(frozen=True)
-class Row(Method):
-    """A row of Table 1, with its average normalised score."""
-
-    score: float
 
 
 NONE = "ppo_unclipped"

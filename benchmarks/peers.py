@@ -183,21 +183,18 @@ def add_command(parser: argparse.ArgumentParser) -> None:
         "--folder", type=Path, default=Path("peers"), help="folder of the programs (default: %(default)s)"
     )
     parser.add_argument("--install", action="store_true", help="first install what is missing there, with pip and git")
-    parser.add_argument("--json", type=Path, help="file for the measured rates")
-    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure the programs in turn and print a table of medians, with quartiles of the speed relative to SB3's PPO."""
-    if options.report is not None:
-        measured = measuring.reported(options.report, "runs", of_each=["SB3's PPO"])
-    else:
-        folder = options.folder.absolute()
-        programs = {name: PROGRAMS[name] for name in ["SB3's PPO", *options.programs]}
-        if options.install:
-            for program in programs.values():
-                install(program, folder)
-        of_each = partial(_runs, programs, folder)
-        measured = measuring.of_workloads(of_each, options.workloads, options.pairs, options.json)
-    print("\n".join(table(measured["runs"])))
+    folder = options.folder.absolute()
+    programs = {name: PROGRAMS[name] for name in ["SB3's PPO", *options.programs]}
+    if options.install:
+        for program in programs.values():
+            install(program, folder)
+
+    def measure(workload: str) -> Mapping[str, list[float]]:
+        return measuring.in_turn(_runs(programs, folder, workload), options.pairs)
+
+    print("\n".join(table(measuring.measured(options, measure, of_each=["SB3's PPO"])["runs"])))
     return 0

@@ -1,11 +1,9 @@
 """Compare how fast vectorised environments step, or models train on them, with SB3's, in alternating runs."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,13 +13,11 @@ from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
 
 from benchmarks.measuring import (
-    Count,
     add_options,
-    circumstances,
+    count,
     in_turn,
-    make_folders,
+    measured,
     quartiles,
-    reported,
     seconds_to_step,
     since,
 )
@@ -128,42 +124,36 @@ def _seconds_to_learn(model: PPO | PPOClip, n_steps: int) -> float:
     return since(start)
 
 
-def rows(name: str, n_envs: int, n_steps: int, measured: dict[str, list[float]]) -> list[str]:
+def rows(name: str, n_envs: int, n_steps: int, seconds: dict[str, list[float]]) -> list[str]:
     """Return the rows of the table for one workload."""
     lines = []
-    for envs, seconds in measured.items():
-        ratio = quartiles(np.array(measured[REFERENCE]) / np.array(seconds))
-        lines.append(f"| {name} | {envs} | {ratio} | {n_envs * n_steps / np.median(seconds):.0f} |")
+    for envs, own in seconds.items():
+        ratio = quartiles(np.array(seconds[REFERENCE]) / np.array(own))
+        lines.append(f"| {name} | {envs} | {ratio} | {n_envs * n_steps / np.median(own):.0f} |")
     return lines
 
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=7)
-    parser.add_argument("--n-envs", action=Count, default=8, help="number of environments (default: %(default)s)")
+    parser.add_argument("--n-envs", type=count, default=8, help="number of environments (default: %(default)s)")
     parser.add_argument(
-        "--steps", action=Count, default=1000, help="steps of each environment in a run (default: %(default)s)"
+        "--steps", type=count, default=1000, help="steps of each environment in a run (default: %(default)s)"
     )
     parser.add_argument("--train", action="store_true", help="train in the environments, instead of random actions")
-    parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed relative to SB3's ``DummyVecEnv``."""
-    n_envs, n_steps = options.n_envs, options.steps
-    make_folders(options.json)
-    if options.report is None:
-        made_with = circumstances()
-        sizes = n_envs, n_steps, options.pairs, options.train
-        runs = {name: measure(WORKLOADS[name], *sizes) for name in options.workloads}
-        measured = {**made_with, "n_envs": n_envs, "steps": n_steps, "trained": options.train, "runs": runs}
-    else:
-        measured = reported(options.report, "n_envs", "steps", "runs")
-    over = f"{'PPOClip on ' if measured.get('trained') else ''}{REFERENCE}"
+    sizes = {"n_envs": options.n_envs, "steps": options.steps, "trained": options.train}
+    found = measured(
+        options,
+        lambda name: measure(WORKLOADS[name], options.n_envs, options.steps, options.pairs, options.train),
+        keys=["n_envs", "steps"],
+        **sizes,
+    )
+    over = f"{'PPOClip on ' if found.get('trained') else ''}{REFERENCE}"
     print(f"| workload | environments | speed over {over} | steps/s |\n|---|---|---|---|")
-    for name, seconds in measured["runs"].items():
-        print("\n".join(rows(name, measured["n_envs"], measured["steps"], seconds)))
-    if options.json is not None:
-        options.json.write_text(json.dumps(measured) + "\n")
+    for name, seconds in found["runs"].items():
+        print("\n".join(rows(name, found["n_envs"], found["steps"], seconds)))
     return 0

@@ -5,27 +5,23 @@ cores share memory and a clock, so no threads can be expected to be faster than 
 """
 
 import argparse
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
+from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch as th
 
 from benchmarks.measuring import (
-    Count,
-    Other,
     add_options,
-    circumstances,
+    count,
     doubled_up_to,
     in_turn,
-    make_folders,
+    measured,
     quartiles,
-    reported,
     since,
 )
 from benchmarks.workloads import WORKLOADS as TRAINED
@@ -54,28 +50,29 @@ Seconds: TypeAlias = Mapping[str, Sequence[float]]
 def measure(name: str, counts: Sequence[int], pairs: int) -> dict[str, dict[str, list[float]]]:
     """Measure the seconds of an update of the same rollout in so many threads, and in so many processes, in turn."""
     model = _trained(name)
-    others = [Other(partial(_prepare, name)) for _ in range(max(counts) - 1)]
+    # An executor of one process each, so that each updates a model of its own.
+    others = [ProcessPoolExecutor(1, get_context("spawn"), _prepare, (name,)) for _ in range(max(counts) - 1)]
 
-    def update_together(count: int) -> float:
+    def update_together(number: int) -> float:
         start = time.perf_counter()
-        for other in others[: count - 1]:
-            other.begin()
+        updates = [other.submit(_update_own) for other in others[: number - 1]]
         _update(model, 1)
-        for other in others[: count - 1]:
-            other.result()
+        for update in updates:
+            update.result()
         return since(start)
 
-    with _same_threads_after():
-        runs = {f"{count} threads": partial(_update, model, count) for count in counts}
-        together = {f"{count} processes": partial(update_together, count) for count in counts if count > 1}
-        seconds = in_turn(runs | together, pairs)
+    before = th.get_num_threads()
+    runs = {f"{number} threads": partial(_update, model, number) for number in counts}
+    together = {f"{number} processes": partial(update_together, number) for number in counts if number > 1}
+    seconds = in_turn(runs | together, pairs)
+    th.set_num_threads(before)
     for other in others:
-        other.end()
+        other.shutdown()
     model.env.close()
     found: dict[str, dict[str, list[float]]] = {"threads": {}, "processes": {}}
     for run, values in seconds.items():
-        count, kind = run.split()
-        found[kind][count] = values
+        number, kind = run.split()
+        found[kind][number] = values
     return found
 
 
@@ -93,17 +90,17 @@ def _update(model: Any, threads: int) -> float:
     return since(start)
 
 
-def _prepare(name: str) -> Callable[[], float]:
-    return partial(_update, _trained(name), 1)
+_own: Any = None
+"""The model of a process beside the first one."""
 
 
-@contextmanager
-def _same_threads_after() -> Iterator[None]:
-    before = th.get_num_threads()
-    try:
-        yield
-    finally:
-        th.set_num_threads(before)
+def _prepare(name: str) -> None:
+    global _own
+    _own = _trained(name)
+
+
+def _update_own() -> float:
+    return _update(_own, 1)
 
 
 def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
@@ -112,12 +109,12 @@ def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
         "| workload | threads | milliseconds of an update | speed over 1 thread | speed of as many processes |",
         "|---|---|---|---|---|",
     ]
-    for name, measured in runs.items():
-        alone = np.array(measured["threads"]["1"])
-        together = {"1": alone, **measured["processes"]}
-        for count, values in measured["threads"].items():
-            each, best = np.array(values), int(count) * alone / np.array(together[count])
-            cells = (name, count, quartiles(each * 1e3, ".1f"), quartiles(alone / each), quartiles(best))
+    for name, of_workload in runs.items():
+        alone = np.array(of_workload["threads"]["1"])
+        together = {"1": alone, **of_workload["processes"]}
+        for number, values in of_workload["threads"].items():
+            each, best = np.array(values), int(number) * alone / np.array(together[number])
+            cells = (name, number, quartiles(each * 1e3, ".1f"), quartiles(alone / each), quartiles(best))
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -125,21 +122,14 @@ def table(runs: Mapping[str, Mapping[str, Seconds]]) -> list[str]:
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_options(parser, WORKLOADS, list(WORKLOADS), pairs=7)
-    parser.add_argument("--threads", action=Count, default=count_cores(), help="most threads (default: %(default)s)")
-    parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
+    parser.add_argument("--threads", type=count, default=count_cores(), help="most threads (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print the table."""
-    make_folders(options.json)
-    if options.report is None:
-        most = {name: min(options.threads, WORKLOADS[name].most) for name in options.workloads}
-        runs = {name: measure(name, doubled_up_to(count), options.pairs) for name, count in most.items()}
-        measured = {**circumstances(), "runs": runs}
-    else:
-        measured = reported(options.report, "runs", of_each=("threads", "processes"))
-    print("\n".join(table(measured["runs"])))
-    if options.json is not None:
-        options.json.write_text(json.dumps(measured) + "\n")
+
+    def of_workload(name: str) -> dict[str, dict[str, list[float]]]:
+        return measure(name, doubled_up_to(min(options.threads, WORKLOADS[name].most)), options.pairs)
+
+    print("\n".join(table(measured(options, of_workload, of_each=("threads", "processes"))["runs"])))
     return 0

@@ -1,11 +1,9 @@
 """Compare the speed of the variants with SB3's PPO, or with sb3-contrib's, in alternating runs in one process."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch as th
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from benchmarks import measuring
-from benchmarks.measuring import Count, quartiles, since
+from benchmarks.measuring import count, quartiles, since
 from benchmarks.workloads import (
     BARS,
     DEFAULT_WORKLOADS,
@@ -102,10 +100,8 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bars", action="store_true", help="compare the speed of PPOClip with its bars and goals")
     parser.add_argument("--reference", action="store_true", help="also run PPOClip with fast=False")
     parser.add_argument("--peers", action="store_true", help="also run SBX's PPO (pip install sbx-rl)")
-    parser.add_argument("--threads", action=Count, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument("--threads", type=count, default=1, help="torch threads (default: %(default)s)")
     parser.add_argument("--device", nargs="+", default=["cpu"], help=DEVICE)
-    parser.add_argument("--json", type=Path, help="file for the measured seconds")
-    parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
 
 def _algorithms(options: argparse.Namespace) -> Algorithms:
@@ -140,32 +136,24 @@ def _workloads(options: argparse.Namespace) -> list[str]:
     return options.workloads
 
 
-def _measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure all workloads, and write the file after each, so that an interrupt loses only the last one."""
-    th.set_num_threads(options.threads)
-    algorithms, names = _algorithms(options), _workloads(options)
-    measured: dict[str, Any] = {**measuring.circumstances(), "threads": options.threads, "runs": {}}
-    for device in options.device:
-        if th.device(device).type == "cuda":
-            measured["gpu"] = th.cuda.get_device_name(device)
-    measuring.make_folders(options.json)
-    for name in names:
-        workload = WORKLOADS[name]
-        measured["runs"][name] = measure(workload, workload.with_baseline(algorithms, options.device[0]), options.pairs)
-        if options.json is not None:
-            options.json.write_text(json.dumps(measured) + "\n")
-    return measured
-
-
 def run(options: argparse.Namespace) -> int:
     """Measure and print a table of medians, with quartiles of the speed relative to the workload's first algorithm."""
     if options.bars and "PPOClip" not in options.algorithms:
         raise SystemExit("--bars needs PPOClip among --algorithms")
-    measured = _measured(options) if options.report is None else measuring.reported(options.report, "threads", "runs")
+    th.set_num_threads(options.threads)
+    options.workloads, algorithms = _workloads(options), _algorithms(options)
+
+    def of_workload(name: str) -> dict[str, Any]:
+        workload = WORKLOADS[name]
+        return measure(workload, workload.with_baseline(algorithms, options.device[0]), options.pairs)
+
+    cuda = [device for device in options.device if th.device(device).type == "cuda"]
+    gpu = {"gpu": th.cuda.get_device_name(cuda[0])} if cuda else {}
+    found = measuring.measured(options, of_workload, ["threads"], threads=options.threads, **gpu)
     if options.bars:
-        print("\n".join(bars(measured["runs"])))
+        print("\n".join(bars(found["runs"])))
         return 0
     print("| workload | algorithm | speed over the first | steps/s | rollout | update |\n|---|---|---|---|---|---|")
-    for name, values in measured["runs"].items():
+    for name, values in found["runs"].items():
         print("\n".join(rows(name, values)))
     return 0

@@ -1,7 +1,6 @@
 """Measure by simulation how often reports find differences that do not exist, and how often their intervals cover."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterable
 from itertools import combinations, cycle, islice, product
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.measuring import Count, make_folders, reported
+from benchmarks.measuring import count, make_folder, reported, write
 from sb3_ppo_variants.compare import statistics
 
 RESULTS = Path("results/verdicts.json")
@@ -194,7 +193,7 @@ def _percentages(frame: pd.DataFrame) -> str:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this simulation."""
-    parser.add_argument("--cases", action=Count, default=1000, help="cases of each kind (default: %(default)s)")
+    parser.add_argument("--cases", type=count, default=1000, help="cases of each kind (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the shares (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="print the tables of such a file, without simulating")
 
@@ -202,9 +201,9 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate, write the shares to a file, and print tables of them."""
     if options.report is None:
-        make_folders(options.json)
+        make_folder(options.json)
         shares = simulate(options.cases)
-        options.json.write_text(json.dumps(shares, indent=1) + "\n")
+        write(shares, options.json)
     else:
         shares = reported(options.report, "told apart", "by spread", "covered", "equivalent")
     print(tables(shares))

@@ -1,7 +1,6 @@
 """Measure how estimates of the KL from the actions taken compare with the exact KL, during training."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -10,7 +9,7 @@ import numpy as np
 import torch as th
 
 from benchmarks.figures.rollout import Moved, moved
-from benchmarks.measuring import Count, circumstances, make_folders, reported
+from benchmarks.measuring import circumstances, count, make_folder, reported, write
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import recipe
@@ -96,8 +95,8 @@ def measure(algorithm: str, seed: int, timesteps: int = TIMESTEPS) -> Measured:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--seeds", action=Count, default=3, help="number of seeds, from 0 up (default: %(default)s)")
-    parser.add_argument("--timesteps", action=Count, default=TIMESTEPS, help="steps of each run (default: %(default)s)")
+    parser.add_argument("--seeds", type=count, default=3, help="number of seeds, from 0 up (default: %(default)s)")
+    parser.add_argument("--timesteps", type=count, default=TIMESTEPS, help="steps of each run (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the measurements (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="print the table of such a file, without measuring")
 
@@ -106,10 +105,10 @@ def run(options: argparse.Namespace) -> int:
     """Measure, write the measurements to a file, and print a table."""
     th.set_num_threads(1)
     if options.report is None:
-        make_folders(options.json)
+        make_folder(options.json)
         runs = [measure(name, seed, options.timesteps) for name in ALGORITHMS for seed in range(options.seeds)]
         found = {**circumstances(), "env": ENV, "timesteps": options.timesteps, "runs": runs}
-        options.json.write_text(json.dumps(found) + "\n")
+        write(found, options.json)
     else:
         runs = reported(options.report, "timesteps", "runs")["runs"]
     print("\n".join(table(runs)))

@@ -1,7 +1,6 @@
 """Measure the surrogate objectives between a policy and its first update, as in figure 2 of the paper."""
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, cast
@@ -11,7 +10,7 @@ import torch as th
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.figures.rollout import moved
-from benchmarks.measuring import Count, circumstances, make_folders
+from benchmarks.measuring import circumstances, count, make_folder, write
 from sb3_ppo_variants.objectives import Batch, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.recipes.training import build
@@ -80,16 +79,16 @@ def line(seed: int) -> Line:
 
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    parser.add_argument("--seeds", action=Count, default=5, help="number of seeds, from 0 up (default: %(default)s)")
+    parser.add_argument("--seeds", type=count, default=5, help="number of seeds, from 0 up (default: %(default)s)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file for the measurements (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and write the file that the ``figures`` command draws."""
     th.set_num_threads(1)
-    make_folders(options.json)
+    make_folder(options.json)
     lines = [line(seed) for seed in range(options.seeds)]
     found = {**circumstances(), "env": ENV, "factors": FACTORS.tolist(), "lines": lines}
-    options.json.write_text(json.dumps(found) + "\n")
+    write(found, options.json)
     print(f"Measured {options.seeds} updates: {options.json}")
     return 0

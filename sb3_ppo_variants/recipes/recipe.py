@@ -76,15 +76,12 @@ def entries_in_file(algorithm: str) -> dict[str, Hyperparameters]:
 
     :param algorithm: such as ``"ppo_clip"``, or one of ``BASELINES``
     """
-    found = _FILE[algorithm if algorithm in BASELINES else "ppo"]
-    # Some entries are the same object.
-    entries: dict[str, Hyperparameters] = {env_id: deepcopy(entry) for env_id, entry in found.items()}
+    found: dict[str, Hyperparameters] = _FILE[algorithm if algorithm in BASELINES else "ppo"]
     own = _FILE["instead_of_clip_range"].get(algorithm)
     if own is not None:
-        for entry in entries.values():
-            del entry["clip_range"]
-            entry |= own
-    return entries
+        found = {env_id: {n: v for n, v in entry.items() if n != "clip_range"} | own for env_id, entry in found.items()}
+    # Some entries are the same object.
+    return {env_id: deepcopy(entry) for env_id, entry in found.items()}
 
 
 def evaluate_python(entries: Mapping[str, Hyperparameters]) -> dict[str, Hyperparameters]:
@@ -130,10 +127,7 @@ def select(
 
 
 def check_registered(env_id: str) -> None:
-    """Check that an environment is registered, after importing the modules that may register it.
-
-    :raises ArgumentError: if it is not
-    """
+    """Check that an environment is registered, after importing the modules that may register it."""
     with suppress(ImportError):
         import_module("ale_py")  # Registers the Atari games.
     try:
@@ -143,10 +137,7 @@ def check_registered(env_id: str) -> None:
 
 
 def full_id(env_id: str) -> str:
-    """Complete the id of an environment with the latest version, if it has none.
-
-    :raises ArgumentError: if the environment is not registered
-    """
+    """Complete the id of a registered environment with the latest version, if it has none."""
     check_registered(env_id)
     module, colon, _ = env_id.rpartition(":")
     return f"{module}{colon}{spec_of(env_id).id}"
@@ -156,12 +147,9 @@ def full_id(env_id: str) -> str:
 
 
 def read_value(name: str, value: object) -> object:
-    """Read what a text stands for: a schedule (``"lin_x"``), or an object such as ``"ExactKL(0.02)"``.
-
-    Any other value is returned unchanged.
+    """Read what a text stands for: a schedule (``"lin_x"``), an object (``"ExactKL(0.02)"``), or another value itself.
 
     :param name: the hyperparameter
-    :raises ArgumentError: if x is not a number, or the class does not take the arguments
     """
     try:
         if isinstance(value, str) and value.startswith("lin_"):
@@ -169,11 +157,8 @@ def read_value(name: str, value: object) -> object:
         if isinstance(value, str) and (part := find_part(name, value)) is not None:
             _, args, kwargs = read_call(value)
             return part(*args, **kwargs)
-    except ArgumentError as error:
-        raise ArgumentError(f"{name}={value!r}: {error}") from error
     except (SyntaxError, TypeError, ValueError) as error:
-        example = "a number after lin_, as in lin_0.001, or arguments in parentheses, as in ExactKL(0.02)"
-        raise ArgumentError(f"{name}={value!r} needs {example}: {error}") from error
+        raise ArgumentError(f"{name}={value!r} cannot be read, as lin_0.001 or ExactKL(0.02) can: {error}") from error
     return value
 
 
@@ -184,11 +169,7 @@ def find_part(name: str, text: str) -> type | None:
 
 
 def _load(name: str, path: object) -> Any:
-    """Load what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged.
-
-    :param name: the hyperparameter, for the error message
-    :raises ArgumentError: if there is no such module, or no such name in it
-    """
+    """Load what an import path such as ``"gymnasium.wrappers.RescaleAction"`` names, or any other object unchanged."""
     if not isinstance(path, str):
         return path
     module, _, attribute = path.rpartition(".")
@@ -210,10 +191,7 @@ def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]
 
 
 def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
-    """Load each of the wrappers with its arguments, the innermost first.
-
-    :raises ArgumentError: if one of them is no class or function, or cannot be imported
-    """
+    """Load each of the wrappers, which must be a class or function, with its arguments, the innermost first."""
     loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in list_wrappers(env_wrapper)]
     if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
         allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
@@ -228,10 +206,7 @@ def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
 
 
 def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperparameters | None = None) -> None:
-    """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames.
-
-    :raises ArgumentError: if they do
-    """
+    """Check that an Atari game and its wrappers, which are in the RL Zoo's format, do not both skip frames."""
     for wrapper, arguments in _load_wrappers(env_wrapper):
         if wrapper is AtariWrapper and is_atari(spec_of(env_id)):
             check_frame_skip(env_id, arguments.get("frame_skip", 4), env_kwargs)
@@ -240,10 +215,8 @@ def check_skipped_frames(env_id: str, env_wrapper: Wrappers, env_kwargs: Hyperpa
 def make_exact_vec_env(
     env_id: str, wrapper_class: Callable[[gym.Env], gym.Env] | None, verbose: int = 0, **arguments: Any
 ) -> VecEnv:
-    """Create the fastest environments that give the same as SB3's ``make_vec_env``, which has the same arguments.
-
-    Games get no wrappers but ``wrapper_class``.
-    """
+    """Create the fastest environments that give the same as SB3's ``make_vec_env``, which has the same arguments."""
+    # Games get no other wrappers.
     if wrapper_class is None and is_atari(spec_of(env_id)):
         wrapper_class = partial(_wrap, None)
     return make_fast_vec_env(env_id, exact=True, wrapper_class=wrapper_class, verbose=verbose, **arguments)
@@ -337,8 +310,8 @@ class Recipe:
         :param monitor_dir: folder for monitor files; ``None`` writes none
         :param training: whether ``VecNormalize`` updates its statistics and scales rewards. For evaluation, pass
             ``False``, and load the statistics with ``VecNormalize.load`` or ``sync_envs_normalization``
-        :raises ArgumentError: if the number of environments or frames, ``seed`` or ``fast_envs`` is not allowed, a
-            wrapper cannot be imported, or both an Atari game and its wrapper would skip frames
+        :raises ArgumentError: if a value is not allowed, a wrapper cannot be imported, or both an Atari game and its
+            wrapper would skip frames
         """
         n_envs = self.n_envs if n_envs is None else n_envs
         COUNT.check("n_envs", n_envs)
@@ -358,11 +331,6 @@ class Recipe:
             env.norm_reward &= training
         return VecFrameStack(env, self.frame_stack) if self.frame_stack > 1 else env
 
-    @property
-    def is_atari(self) -> bool:
-        """Whether the environment is an Atari game."""
-        return is_atari(spec_of(self.env_id))
-
 
 def recipe(
     algorithm: str, env_id: str, entry: str | None = None, protocol: str | None = None, **changes: object
@@ -377,8 +345,7 @@ def recipe(
     :param protocol: protocol of the paper's experiments, a key of ``PROTOCOLS``; ``None`` uses the entry unchanged
     :param changes: hyperparameters to add or change, in the format of the RL Zoo. ``policy_kwargs`` and
         ``env_wrapper`` do not remove those of the protocol, unless they are ``None``
-    :raises ArgumentError: if the algorithm, environment, entry or protocol is unknown, or a changed value is not
-        allowed
+    :raises ArgumentError: if an argument is unknown, or a changed value is not allowed
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
@@ -399,10 +366,10 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. An
         import path such as ``"torch.nn.ReLU"`` can name the policy and classes in ``policy_kwargs``, and for
         ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
-        :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules, step sizes that adapt,
-        ``stop``, ``value_loss`` and ``updates`` may be texts too (see :func:`read_value`)
-    :raises ArgumentError: if the algorithm does not take a hyperparameter, ``n_timesteps``, ``normalize`` or a schedule
-        has a value that is not allowed, or a class cannot be imported
+        :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules (``"lin_0.001"``), step sizes that adapt
+        (``"KLAdaptive()"``), ``stop``, ``value_loss`` and ``updates`` may be texts too
+    :raises ArgumentError: if the algorithm does not take a hyperparameter, a value is not allowed, or a class cannot be
+        imported
     """
     arguments: Hyperparameters = {name: read_value(name, value) for name, value in deepcopy(hyperparameters).items()}
     if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):

@@ -16,6 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_no
 from sb3_ppo_variants.arguments import COUNT
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.envs.masks import check_env
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError
@@ -157,10 +158,8 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
     """
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED, weights_only)
-    masked = kind_of_class(type(model.policy)).takes_masks
-    predictor = WithMasks(model, env) if masked else model
-    returns, _ = evaluate_policy(
-        predictor, env, n_eval_episodes=episodes, deterministic=not made.is_atari, return_episode_rewards=True
-    )
+    predictor = WithMasks(model, env) if kind_of_class(type(model.policy)).takes_masks else model
+    is_deterministic = not is_atari(spec_of(made.env_id))
+    returns, _ = evaluate_policy(predictor, env, episodes, is_deterministic, return_episode_rewards=True)
     env.close()
     return np.array(returns)

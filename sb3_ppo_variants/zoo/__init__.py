@@ -35,15 +35,27 @@ from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes import ALGORITHMS, check_skipped_frames, make_exact_vec_env, read_value
-from sb3_ppo_variants.recipes.recipe import Hyperparameters, entries_in_file, find_part
+from sb3_ppo_variants.recipes.recipe import (
+    ALGORITHMS,
+    Hyperparameters,
+    check_skipped_frames,
+    entries_in_file,
+    find_part,
+    make_exact_vec_env,
+    read_value,
+)
 
 try:
     import rl_zoo3
     from optuna import Trial
     from rl_zoo3 import exp_manager, utils
     from rl_zoo3.callbacks import RawStatisticsCallback, SaveVecNormalizeCallback, TrialEvalCallback
-    from rl_zoo3.hyperparams_opt import HYPERPARAMS_CONVERTER, HYPERPARAMS_SAMPLER, convert_onpolicy_params
+    from rl_zoo3.hyperparams_opt import (
+        HYPERPARAMS_CONVERTER,
+        HYPERPARAMS_SAMPLER,
+        convert_onpolicy_params,
+        sample_ppo_params,
+    )
     from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_name
 except ImportError as error:
     raise ImportError(f"rl_zoo3 is not installed: {installation('zoo')}") from error
@@ -51,9 +63,8 @@ except ImportError as error:
 Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.
 PATCHING = Lock()
-# The search space of each objective's arguments, if it has any. The paper's values lie in the middle of each range.
+# The search spaces of objectives' arguments. The paper's values lie in the middle of each range.
 SEARCH_SPACES: dict[str, Callable[[Trial], Hyperparameters]] = {
-    "ppo_clip": lambda trial: {"clip_range": trial.suggest_categorical("clip_range", [0.1, 0.2, 0.3, 0.4])},
     "ppo_adaptive_kl": lambda trial: {
         "desired_kl": trial.suggest_float("desired_kl", 0.001, 0.1, log=True),
         "kl_coef": trial.suggest_float("kl_coef", 0.1, 10.0, log=True),
@@ -182,29 +193,19 @@ def _quote(text: str) -> str:
     return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
 
 
-def sample(algorithm: str, trial: Trial, *_: object) -> Hyperparameters:
-    """Sample an algorithm's hyperparameters for ``-optimize``, from the ranges of rl_zoo3's PPO where it has them.
+def sample(algorithm: str, trial: Trial, *others: Any) -> Hyperparameters:
+    """Sample an algorithm's hyperparameters for ``-optimize``: those of rl_zoo3's PPO, and its own."""
+    if algorithm == "ppo_clip":
+        return sample_ppo_params(trial, *others)
 
-    rl_zoo3's own sampler would add a clip range, which only one variant has. Its other arguments are ignored.
-    """
-    suggested: Hyperparameters = {
-        "batch_size_pow": trial.suggest_int("batch_size_pow", 2, 10),
-        "n_steps_pow": trial.suggest_int("n_steps_pow", 5, 12),
-        "one_minus_gamma": trial.suggest_float("one_minus_gamma", 0.0001, 0.03, log=True),
-        "one_minus_gae_lambda": trial.suggest_float("one_minus_gae_lambda", 0.0001, 0.1, log=True),
-        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 0.002, log=True),
-        "ent_coef": trial.suggest_float("ent_coef", 1e-8, 0.1, log=True),
-        "n_epochs": trial.suggest_categorical("n_epochs", [1, 5, 10, 20]),
-        "max_grad_norm": trial.suggest_float("max_grad_norm", 0.3, 2.0),
-        "net_arch": trial.suggest_categorical("net_arch", ["tiny", "small", "medium"]),
-        "activation_fn": trial.suggest_categorical("activation_fn", ["tanh", "relu"]),
-    }
-    # rl_zoo3 shows these attributes of a trial.
-    trial.set_user_attr("gamma", 1 - suggested["one_minus_gamma"])
-    for name in ("n_steps", "batch_size"):
-        trial.set_user_attr(name, 2 ** suggested[f"{name}_pow"])
+    def suggest(name: str, choices: Sequence[Any]) -> Any:
+        return None if name == "clip_range" else Trial.suggest_categorical(trial, name, choices)
+
+    with patch.object(trial, "suggest_categorical", suggest):
+        suggested = sample_ppo_params(trial, *others)
+    del suggested["clip_range"]
     own = SEARCH_SPACES[algorithm](trial) if algorithm in SEARCH_SPACES else {}
-    return convert_onpolicy_params({**suggested, **own})
+    return suggested | own
 
 
 def call_ours(command: Sequence[str], *args: Any, **kwargs: Any) -> int:

@@ -147,13 +147,12 @@ def test_gallery_shows_the_mean_of_the_seeds_beside_the_scores_of_others() -> No
     ]  # fmt: skip
 
 
-def test_gallery_shows_the_longest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gallery_shows_the_longest_runs(tmp_path: Path) -> None:
     records = tmp_path / "gallery.jsonl"
     whole, cut, other = ({**MADE, **of} for of in ({}, {"seed": 2, "timesteps": 1024}, {"env": "Pendulum-v1"}))
-    records.write_text("\n".join([json.dumps(whole), json.dumps(cut), '{"env": "CartPole-v1", "se']))
-    gallery.append(other, records)
+    records.write_text("\n".join(map(json.dumps, [whole, cut, other])))
     found = gallery.read(records)
-    assert found == [whole, other, cut] and f"line 3 of {records} is not used" in capsys.readouterr().out
+    assert found == [whole, other, cut]
     assert gallery.summary(gallery.runs_of(found, "CartPole-v1")) == (
         "Reached 480 (seed 1) after 100,096 steps, in 1.5 minutes of one core."
     )
