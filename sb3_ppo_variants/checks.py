@@ -16,8 +16,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
 from sb3_ppo_variants.envs import masks
-from sb3_ppo_variants.envs.checked import checked_outputs
-from sb3_ppo_variants.envs.outputs import OutputCheck
+from sb3_ppo_variants.envs.outputs import OutputCheck, checked_outputs
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, NonFiniteError
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.losses import ValueLoss

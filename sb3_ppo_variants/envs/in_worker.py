@@ -7,26 +7,25 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from ctypes import c_int
-from functools import reduce
+from functools import partial
 from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
-from operator import getitem
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.env_util import is_wrapped
-from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper
-from stable_baselines3.common.vec_env.patch_gym import _patch_env
+from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices
+from stable_baselines3.common.vec_env.util import obs_space_info
 
-from sb3_ppo_variants.envs.outputs import Info, OutputCheck, copy_observation
+from sb3_ppo_variants.envs.outputs import DummySteps, Info
 from sb3_ppo_variants.errors import GuardError
-from sb3_ppo_variants.layout import AnySpace, parts_of
+from sb3_ppo_variants.layout import Actions, AnySpace
 
 if sys.platform == "linux":
     import fcntl
@@ -53,20 +52,8 @@ class Stepped(NamedTuple):
 # The info of a step in an environment that tells nothing.
 NO_INFO: Info = {"TimeLimit.truncated": False}
 # The messages of most steps if memory is shared. Pickling takes longer than sending.
-STEP_MESSAGE, NONE_MESSAGE = (bytes(ForkingPickler.dumps(message)) for message in (("step", None), None))
-
-# What commands do with a single environment, as in SB3's workers.
-ASKED: Mapping[str, Callable[[gym.Env, Any], object]] = {
-    "get_attr": lambda env, name: env.get_wrapper_attr(name),
-    "has_attr": lambda env, name: env.has_wrapper_attr(name),
-    "set_attr": lambda env, name_and_value: setattr(env, *name_and_value),
-    "env_method": lambda env, call: env.get_wrapper_attr(call[0])(*call[1], **call[2]),
-    "render": lambda env, _: env.render(),
-    "is_wrapped": is_wrapped,
-}
-
-
-# Memory that the processes share, so that the numbers of a step need no messages.
+STEP_MESSAGE = bytes(ForkingPickler.dumps(("advance", (), {})))
+NONE_MESSAGE = bytes(ForkingPickler.dumps(None))
 
 # Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
 CACHE_LINE = 64
@@ -76,12 +63,12 @@ SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
 
 
 def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
-    """Find out what environments with these spaces share; ``None`` if their values have no fixed shape and type."""
-    spaces = [action_space, *(part for _, part in parts_of(observation_space))]
-    if any(space.shape is None or space.dtype is None or space.dtype.kind not in "biuf" for space in spaces):
+    """Find out what environments with these spaces share; ``None`` if actions have no fixed shape and type."""
+    if action_space.shape is None or action_space.dtype is None:
         return None
-    action, *observation = [np.dtype((space.dtype, space.shape)) for space in spaces]
-    return [action, np.dtype(np.float32), np.dtype(bool), *observation]
+    keys, shapes, dtypes = obs_space_info(observation_space)
+    observation = [np.dtype((dtypes[key], shapes[key])) for key in keys]
+    return [np.dtype((action_space.dtype, action_space.shape)), np.dtype(np.float32), np.dtype(bool), *observation]
 
 
 class Block:
@@ -117,10 +104,10 @@ def open_memory(types: SharedTypes, n_envs: int) -> int:
     return memory
 
 
-class WorkerEnvs:
-    """The environments of a worker, one after the other, with checks of what their steps and resets return.
+class WorkerEnvs(DummyVecEnv):
+    """The environments of a worker, one after the other, with checks of what they return.
 
-    The process of the model checks whether observations are finite, because all at once is faster.
+    A worker answers calls of the methods below, and of those of ``DummyVecEnv`` that ask single environments.
 
     :param env_fns: functions that create the environments
     :param first: index of the first one
@@ -128,125 +115,100 @@ class WorkerEnvs:
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], first: int, current: c_int):
-        self._first, self._current = first, current
-        self._envs: list[gym.Env] = []
-        for i, env_fn in enumerate(env_fns, start=first):
-            current.value = i
-            self._envs.append(_patch_env(env_fn()))
-        self.spaces = self._envs[0].observation_space, self._envs[0].action_space
-        self._check = OutputCheck(self.spaces[0], len(self._envs))
-        self._rows = slice(first, first + len(self._envs))
-        self.block: Block | None = None
-        """Where actions come from if a command has none, and where the numbers of steps go."""
+        self.first, self._current = first, current
+        self._shared_actions: np.ndarray | None = None
+        super().__init__([partial(self._make, i, env_fn) for i, env_fn in enumerate(env_fns)])
+        self._steps = _StepsAtWork(self)
 
-    def answer(self, command: str, data: Any) -> object:
-        """Do what a command says, and return the answer."""
-        if command == "step":
-            return self._step(data)
-        if command == "reset":
-            return self._reset(*data)
-        if command == "describe":
-            return self.spaces
-        indices, arguments = data
-        answers = []
-        for i in indices:
-            self._current.value = i
-            answers.append(ASKED[command](self._envs[i - self._first], arguments))
-        return answers
+    def _make(self, i: int, env_fn: Callable[[], gym.Env]) -> gym.Env:
+        self._current.value = self.first + i
+        return env_fn()
 
-    def _step(self, actions: Sequence[object] | None) -> Stepped | None:
+    def _get_target_envs(self, indices: VecEnvIndices) -> Any:
+        for i in self._get_indices(indices):
+            self._current.value = self.first + i
+            yield self.envs[i]
+
+    def describe(self) -> tuple[AnySpace, AnySpace]:
+        """Return the spaces of observations and actions."""
+        return self.observation_space, self.action_space
+
+    def share(self, memory: int, types: SharedTypes, n_envs: int) -> None:
+        """Take actions from a block of memory if a command has none, and write the results of steps there."""
+        block, rows = Block(memory, types, n_envs), slice(self.first, self.first + self.num_envs)
+        os.close(memory)
+        self._shared_actions = block.actions[rows]
+        self.buf_rews, self.buf_dones, *observations = [array[rows] for array in block.results]
+        self.buf_obs.update(zip(self.keys, observations, strict=True))
+        self._steps = _StepsAtWork(self)
+
+    def advance(self, actions: Actions = None) -> Stepped | None:
         """Step each environment, and reset it if its episode ended."""
-        observations, rewards, dones = [], [], []
-        infos: dict[int, Info] = {}
-        begun: dict[int, Info] = {}
-        taken: Any = actions
         if actions is None:
-            assert self.block is not None
-            taken = self.block.actions[self._rows].copy()  # The environments may keep them.
-        for i, (env, action) in enumerate(zip(self._envs, taken, strict=True), start=self._first):
-            self._current.value = i
-            try:
-                returned = env.step(action)
-            except Exception as error:
-                self._check.name_failure(error, i)
-                raise
-            observation, reward, terminated, truncated, info = self._check.step(returned, i)
-            observation = copy_observation(observation)
-            info["TimeLimit.truncated"] = truncated and not terminated
-            if terminated or truncated:
-                info["terminal_observation"] = observation
-                observation, begun[i] = self._begin(env, i)
-            observations.append(observation)
-            rewards.append(reward)
-            dones.append(bool(terminated or truncated))
-            if len(info) > 1 or info["TimeLimit.truncated"]:
-                infos[i] = info
-        results = [np.array(rewards, np.float32), np.array(dones), *self._stack(observations)]
-        if self.block is None:
-            return Stepped(results, infos, begun)
-        for array, new in zip(self.block.results, results, strict=True):
-            array[self._rows] = new
+            assert self._shared_actions is not None
+            actions = self._shared_actions.copy()  # The environments may keep them.
+        self.actions = actions
+        self._steps.advance()
+        infos = {i: info for i, info in enumerate(self.buf_infos, self.first) if info != NO_INFO}
+        begun = {self.first + i: self.reset_infos[i] for i in np.flatnonzero(self.buf_dones).tolist()}
+        if self._shared_actions is None:
+            return Stepped([self.buf_rews, self.buf_dones, *self.buf_obs.values()], infos, begun)
         return Stepped(None, infos, begun) if infos or begun else None
 
-    def _begin(self, env: gym.Env, env_index: int, **arguments: Any) -> tuple[Any, Info]:
-        observation, info = self._check.reset(env.reset(**arguments), env_index)
-        return copy_observation(observation), info
-
-    def _reset(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[list[np.ndarray], list[Info]]:
-        results = []
-        for i, (env, seed, option) in enumerate(zip(self._envs, seeds, options, strict=True), start=self._first):
-            self._current.value = i
-            results.append(self._begin(env, i, seed=seed, **({"options": option} if option else {})))
-        observations, infos = zip(*results, strict=True)
-        return self._stack(observations), [*infos]
-
-    def _stack(self, observations: Sequence[Any]) -> list[np.ndarray]:
-        """Stack each part of observations, in the type of its space, as ``DummyVecEnv`` does."""
-        stacked = []
-        for path, space in parts_of(self.spaces[0]):
-            parts = [reduce(getitem, path, observation) for observation in observations]
-            with np.errstate(over="ignore"):  # The process of the model finds numbers that become infinite.
-                stacked.append(np.stack(parts) if space.shape is None else np.array(parts, space.dtype))
-        return stacked
+    def begin(self, seeds: Sequence[int | None], options: Sequence[Info]) -> tuple[list[np.ndarray], list[Info]]:
+        """Reset each environment, and return the parts of observations, and infos."""
+        self._seeds, self._options = [*seeds], [*options]
+        self._steps.reset()
+        return [*self.buf_obs.values()], self.reset_infos
 
     def close(self) -> None:
         """Close all environments."""
-        for i, env in enumerate(self._envs, start=self._first):
-            self._current.value = i
+        for env in self._get_target_envs(None):
             env.close()
+
+
+class _StepsAtWork(DummySteps):
+    """The steps of a worker's environments, which note which one is at work."""
+
+    def each(self) -> Iterator[tuple[int, gym.Env]]:
+        return enumerate(self._env._get_target_envs(None))
 
 
 def work(
     child: Connection, parent: Connection, env_fns: Sequence[CloudpickleWrapper], first: int, current: c_int
 ) -> None:
-    """Answer commands until the last one, ``"close"``, and report errors."""
+    """Answer calls until the last one, of ``close``, and report errors."""
     parent.close()
     _end_with_parent()
     _wake_quietly()
     # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        _answer_all(child, WorkerEnvs([env_fn.var for env_fn in env_fns], first, current))
-    except BaseException as error:
+        envs = WorkerEnvs([env_fn.var for env_fn in env_fns], first, current)
+        _answer_all(child, envs)
+        envs.close()
+    except BaseException:
         with suppress(OSError):  # The parent may have closed the pipe.
-            child.send(Failure(traceback.format_exc(), error if isinstance(error, GuardError) else None))
+            child.send(Failure(traceback.format_exc(), None))
         sys.exit(1)
 
 
-def _answer_all(child: Connection, group: WorkerEnvs) -> None:
-    with suppress(EOFError):
-        while True:
-            command, data = child.recv()
-            if command == "close":
-                break
-            if command == "share":
-                memory = recv_handle(child)
-                group.block = Block(memory, *data)
-                os.close(memory)
-            answer = None if command == "share" else group.answer(command, data)
-            child.send_bytes(NONE_MESSAGE if answer is None else ForkingPickler.dumps(answer))
-    group.close()
-    child.close()
+def _answer_all(child: Connection, envs: WorkerEnvs) -> None:
+    while True:
+        try:
+            method, args, kwargs = child.recv()
+        except EOFError:
+            return
+        if method == "close":
+            return
+        if method == "share":
+            args = recv_handle(child), *args
+        try:
+            answer = getattr(envs, method)(*args, **kwargs)
+        except GuardError as error:
+            error.env_index = envs.first + (error.env_index or 0)
+            answer = Failure(traceback.format_exc(), error)
+        child.send_bytes(NONE_MESSAGE if answer is None else ForkingPickler.dumps(answer))
 
 
 def _end_with_parent() -> None:

@@ -3,28 +3,34 @@
 Observations, rewards and flags are refused if NumPy would silently change them when it writes them to the arrays of a
 ``VecEnv``, and numbers if they are not finite. The bounds of a ``Box`` are not checked. The errors have no step:
 ``learn`` adds it.
+
+While a model trains, the innermost vectorised environment steps and resets with these checks, so ``VecNormalize`` never
+takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies.
 """
 
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
+from functools import partial
 from math import isfinite
 from traceback import walk_tb
 from typing import Any, NoReturn, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.errors import EnvOutputError, NonFiniteError
-from sb3_ppo_variants.layout import AnySpace
+from sb3_ppo_variants.interrupts import HELD
+from sb3_ppo_variants.layout import Actions, AnySpace
 
 # The largest number in single precision, which rollout buffers have.
 LARGEST = float(np.finfo(np.float32).max)
-# Maximum number of characters of a value in a message.
-MOST_SHOWN = 500
-# What the methods of an environment return.
-RETURNED = {"step": ("observation", "reward", "terminated", "truncated", "info"), "reset": ("observation", "info")}
+# What a step returns.
+RETURNED = ("observation", "reward", "terminated", "truncated", "info")
 # Types of rewards that need no conversion.
 NUMBERS = frozenset({float, int, np.float64, np.float32})
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
@@ -40,12 +46,8 @@ def refuse_output(quantity: str, found: str, allowed: str, env_index: int | None
 
 
 def show(value: object) -> str:
-    """Format any value for a message, shortened if it is too long."""
-    try:
-        text = repr(value)
-    except Exception:  # For example, for an integer of more than 4300 digits.
-        return f"a {type(value).__name__} that cannot be printed"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    """Format a value for a message, in at most 500 characters."""
+    return f"{value!r:.500}"
 
 
 def as_real_array(value: object) -> np.ndarray | None:
@@ -104,8 +106,7 @@ def copy_observation(observation: Value) -> Value:
 class OutputCheck:
     """Checks what environments return, one environment's values or the stacked ones of all.
 
-    Observations of arrays and numbers are checked, also in ``Dict`` and ``Tuple`` spaces; others, such as ``Text``, are
-    not, because policies need wrappers for them.
+    Observations of arrays and numbers are checked, also in a ``Dict``. Policies take no others.
 
     :param space: the space of the observations of one environment
     :param n_envs: number of environments
@@ -123,42 +124,60 @@ class OutputCheck:
 
         :raises GuardError: if a value has a wrong type or shape, or the reward is not finite
         """
-        if not isinstance(returned, tuple | list) or len(returned) != 5:
-            self.refuse_result("step", show(returned), env_index)
+        if not isinstance(returned, tuple | list) or len(returned) != len(RETURNED):
+            refuse_output("result of step()", show(returned), f"({', '.join(RETURNED)})", env_index)
         observation, reward, terminated, truncated, info = returned
-        return (
-            self.observation(observation, env_index),
-            self.reward(reward, env_index),
-            self.flag("terminated", terminated, env_index),
-            self.flag("truncated", truncated, env_index),
-            self.info(info, env_index),
-        )
+        if not isinstance(info, dict):
+            refuse_output("info", show(info), "a dict", env_index)
+        flags = [self._flag(*flag, env_index) for flag in (("terminated", terminated), ("truncated", truncated))]
+        return self.observation(observation, env_index), self.reward(reward, env_index), *flags, info
 
     def reset(self, returned: object, env_index: int) -> tuple[Value, Info]:
         """Convert the values that ``env.reset`` returned; see :meth:`step`."""
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            self.refuse_result("reset", show(returned), env_index)
-        return self.observation(returned[0], env_index), self.info(returned[1], env_index)
+        if not isinstance(returned, tuple | list) or len(returned) != 2 or not isinstance(returned[1], dict):
+            refuse_output("result of reset()", show(returned), "(observation, info), with a dict", env_index)
+        return self.observation(returned[0], env_index), returned[1]
 
-    def refuse_result(self, method: str, found: str, env_index: int) -> NoReturn:
-        """:raises EnvOutputError: always, for a method that returned a wrong number of values"""
-        refuse_output(f"result of {method}()", found, f"({', '.join(RETURNED[method])})", env_index)
-
-    def observation(self, observation: Value, env_index: int | None) -> Value:
+    def observation(self, observation: Value, env_index: int | None, quantity: str = "observation") -> Value:
         """Convert an observation to a form that NumPy can write unchanged to an array of the space.
 
         :param env_index: index of the environment that returned it; ``None`` for the stacked observations of all
         :raises EnvOutputError: if its type, shape or keys do not match the space
         """
-        return self._fit(self._space, observation, "observation", env_index)
+        space = self._space
+        if not isinstance(space, spaces.Dict):
+            return self._fit(space, observation, quantity, env_index)
+        if not isinstance(observation, dict) or observation.keys() != space.spaces.keys():
+            refuse_output(quantity, show(observation), f"a dict with the keys {[*space.spaces]}", env_index)
+        return {
+            key: self._fit(part, observation[key], f"{quantity}[{key!r}]", env_index) for key, part in space.items()
+        }
+
+    def _fit(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> Value:
+        if space.shape is None or space.dtype is None or (space.shape == () and type(observation) is int):
+            return observation
+        shape = space.shape if env_index is not None else (self._n_envs, *space.shape)
+        if type(observation) is np.ndarray and observation.dtype == space.dtype and observation.shape == shape:
+            return observation
+        array = as_real_array(observation)
+        if array is None or array.shape != shape:
+            found = show(observation) if array is None else f"an array of shape {array.shape}"
+            refuse_output(quantity, found, f"a {space.dtype} array of shape {shape}", env_index)
+        if space.dtype.kind == "f":
+            return array
+        with np.errstate(invalid="ignore"):  # Floats may be too large for the type, or NaN.
+            fitted = array.astype(space.dtype)
+        if not np.array_equal(fitted, array):
+            refuse_output(quantity, show(observation), f"representable as {space.dtype}", env_index)
+        return fitted
 
     def terminal(self, observation: Value, env_index: int) -> Value:
         """Convert the last observation of an episode, and check its numbers.
 
         :raises GuardError: if it is not in the space, or not finite
         """
-        fitted = self._fit(self._space, observation, "terminal observation", env_index)
-        self._check_numbers(self._space, fitted, "terminal observation", env_index)
+        fitted = self.observation(observation, env_index, "terminal observation")
+        self.numbers(fitted, env_index, "terminal observation")
         return fitted
 
     def reward(self, reward: Value, env_index: int) -> Value:
@@ -175,26 +194,13 @@ class OutputCheck:
             raise NonFiniteError("reward", f"not finite: {show(reward)}", env_index)
         return reward
 
-    def flag(self, quantity: str, flag: Value, env_index: int) -> bool:
-        """Convert a flag to a boolean.
-
-        :raises EnvOutputError: if it is neither true nor false
-        """
+    def _flag(self, quantity: str, flag: Value, env_index: int) -> bool:
         if flag is True or flag is False:
             return flag
         array = as_real_array(flag)
         if array is None or array.shape != () or array not in (0, 1):
             refuse_output(quantity, show(flag), "True or False", env_index)
         return bool(array)
-
-    def info(self, info: Value, env_index: int) -> Info:
-        """Return an info.
-
-        :raises EnvOutputError: if it is not a dict
-        """
-        if not isinstance(info, dict):
-            refuse_output("info", show(info), "a dict", env_index)
-        return info
 
     def name_failure(self, error: Exception, env_index: int) -> None:
         """Raise an error that names the wrong output at which SB3's ``Monitor`` failed, if it did.
@@ -205,11 +211,9 @@ class OutputCheck:
         :param error: the error that the step of the environment raised
         """
         *_, (frame, _) = walk_tb(error.__traceback__)
-        if frame.f_code is not Monitor.step.__code__ or not isinstance(error, (TypeError, ValueError, OverflowError)):
-            return
-        if "reward" not in frame.f_locals:
-            self.refuse_result("step", f"something else ({error})", env_index)
-        self.step([frame.f_locals[name] for name in RETURNED["step"]], env_index)
+        if frame.f_code is Monitor.step.__code__ and isinstance(error, (TypeError, ValueError, OverflowError)):
+            seen = [frame.f_locals[name] for name in RETURNED if name in frame.f_locals]
+            self.step(seen or error, env_index)
 
     # All environments
 
@@ -226,31 +230,14 @@ class OutputCheck:
         flags = self._of_each("done", dones, "True or False")
         if flags.dtype != bool and not np.isin(flags, (0, 1)).all():
             refuse_output("done", show(dones), "an array with True or False for each environment", None)
-        ended = np.flatnonzero(flags).tolist()
-        are_missing = len(infos) == 0 and not ended
-        are_dicts = all(issubclass(cls, dict) for cls in {*map(type, infos)})
-        if not are_dicts or not (are_missing or len(infos) == self._n_envs):
+        if len(infos) != self._n_envs or not all(issubclass(cls, dict) for cls in {*map(type, infos)}):
             refuse_output("info", show(infos), "a list with a dict for each environment", None)
-        for i in ended:
+        for i in np.flatnonzero(flags).tolist():
             if infos[i].get("terminal_observation") is not None:
                 infos[i]["terminal_observation"] = self.terminal(infos[i]["terminal_observation"], i)
         # Integers would cut off what a value adds to a reward at a time limit.
         kept = numbers.copy() if numbers.dtype.kind == "f" else numbers.astype(np.float32)
         return self.stacked_observations(observations), kept, flags.copy(), infos
-
-    def stacked_observations(self, observations: VecEnvObs) -> VecEnvObs:
-        """Copy the observations of all environments; see :meth:`stacked`."""
-        fitted: VecEnvObs = copy_observation(self.observation(observations, None))
-        self.numbers(fitted)
-        return fitted
-
-    def numbers(self, observations: VecEnvObs) -> None:
-        """Check the numbers in the observations of all environments.
-
-        :raises NonFiniteError: if a number is NaN or infinite, naming its environment
-        :raises EnvOutputError: if an integer is not in the space, naming its environment
-        """
-        self._check_numbers(self._space, observations, "observation", None)
 
     def _of_each(self, quantity: str, values: object, what: str) -> np.ndarray:
         array = as_real_array(values)
@@ -258,61 +245,42 @@ class OutputCheck:
             refuse_output(quantity, show(values), f"an array with {what} for each environment", None)
         return array
 
-    def _fit(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> Value:
-        if isinstance(space, spaces.Dict):
-            if not isinstance(observation, dict) or observation.keys() != space.spaces.keys():
-                found = f"a dict with the keys {[*observation]}" if isinstance(observation, dict) else show(observation)
-                refuse_output(quantity, found, f"a dict with the keys {[*space.spaces]}", env_index)
-            return {
-                key: self._fit(part, observation[key], f"{quantity}[{key!r}]", env_index) for key, part in space.items()
-            }
-        if isinstance(space, spaces.Tuple):
-            if not isinstance(observation, tuple | list) or len(observation) != len(space):
-                refuse_output(quantity, show(observation), f"a tuple of length {len(space)}", env_index)
-            parts = enumerate(zip(space, observation, strict=True))
-            return tuple([self._fit(part, value, f"{quantity}[{i}]", env_index) for i, (part, value) in parts])
-        return self._fit_array(space, observation, quantity, env_index)
-
-    def _fit_array(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> Value:
-        if space.shape is None or space.dtype is None or (space.shape == () and type(observation) is int):
-            return observation
-        shape = space.shape if env_index is not None else (self._n_envs, *space.shape)
-        if type(observation) is np.ndarray and observation.dtype == space.dtype and observation.shape == shape:
-            return observation
-        array = as_real_array(observation)
-        if array is None:
-            refuse_output(quantity, show(observation), f"a {space.dtype} array of shape {shape}", env_index)
-        if array.shape != shape:
-            refuse_output(quantity, f"an array of shape {array.shape}", f"of shape {shape}", env_index)
-        if space.dtype.kind == "f":
-            return array
-        with np.errstate(invalid="ignore"):  # Floats may be too large for the type, or NaN.
-            fitted = array.astype(space.dtype)
-        if not np.array_equal(fitted, array):
-            refuse_output(quantity, show(observation), f"representable as {space.dtype}", env_index)
+    def stacked_observations(self, observations: VecEnvObs) -> VecEnvObs:
+        """Copy the observations of all environments; see :meth:`stacked`."""
+        fitted: VecEnvObs = copy_observation(self.observation(observations, None))
+        self.numbers(fitted)
         return fitted
 
-    def _check_numbers(self, space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> None:
-        if isinstance(space, spaces.Dict | spaces.Tuple):
-            for key, part in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
-                self._check_numbers(part, observation[key], f"{quantity}[{key!r}]", env_index)
-            return
-        if space.shape is None or space.dtype is None:
-            return
-        array = np.asarray(observation)
-        limits = _limits(space)
-        if array.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
-                array = array.astype(space.dtype, copy=False)
-            right = np.True_ if is_finite(array) else np.isfinite(array)
+    def numbers(self, observations: Value, env_index: int | None = None, quantity: str = "observation") -> None:
+        """Check the numbers in the observations of all environments, or of one.
+
+        :raises NonFiniteError: if a number is NaN or infinite, naming its environment
+        :raises EnvOutputError: if an integer is not in the space, naming its environment
+        """
+        if isinstance(self._space, spaces.Dict):
+            for key, part in self._space.items():
+                _check_numbers(part, observations[key], f"{quantity}[{key!r}]", env_index)
         else:
-            right = np.True_ if limits is None else (limits[0] <= array) & (array < limits[1])
-        if not right.all():
-            if env_index is None:
-                env_index = int(np.unravel_index(int(np.argmin(right)), right.shape)[0])
-            if limits is None:
-                raise NonFiniteError(quantity, f"not finite: {array}", env_index)
-            refuse_output(quantity, str(array), f"between {limits[0]} and {limits[1] - 1}", env_index)
+            _check_numbers(self._space, observations, quantity, env_index)
+
+
+def _check_numbers(space: AnySpace, observation: Value, quantity: str, env_index: int | None) -> None:
+    if space.shape is None or space.dtype is None:
+        return
+    array, limits = np.asarray(observation), _limits(space)
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
+            array = array.astype(space.dtype, copy=False)
+        right = np.True_ if is_finite(array) else np.isfinite(array)
+    else:
+        right = np.True_ if limits is None else (limits[0] <= array) & (array < limits[1])
+    if right.all():
+        return
+    if env_index is None:
+        env_index = int(np.unravel_index(int(np.argmin(right)), right.shape)[0])
+    if limits is None:
+        raise NonFiniteError(quantity, f"not finite: {array}", env_index)
+    refuse_output(quantity, str(array), f"between {limits[0]} and {limits[1] - 1}", env_index)
 
 
 def _limits(space: AnySpace) -> tuple[Value, Value] | None:
@@ -322,3 +290,163 @@ def _limits(space: AnySpace) -> tuple[Value, Value] | None:
     if isinstance(space, spaces.MultiDiscrete):
         return space.start, space.start + space.nvec
     return (0, 2) if isinstance(space, spaces.MultiBinary) else None
+
+
+@contextmanager
+def checked_outputs(env: VecEnv) -> Iterator[None]:
+    """Check what the environments inside all wrappers return while the context is active.
+
+    :raises GuardError: if a value has a wrong type, shape or range, or is not finite, naming the environment
+    """
+    while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
+        env = env.venv
+    attributes: dict[str, Any] = vars(env)
+    checked: dict[str, Any] = {}
+    if not getattr(type(env), "checks_outputs", False):
+        is_sb3s = type(env) is DummyVecEnv and not {"step_wait", "reset"} & attributes.keys()
+        steps: DummySteps | StackedSteps = DummySteps(env) if is_sb3s else StackedSteps(env)  # type: ignore[arg-type]
+        checked = {name: getattr(steps, name) for name in ("step_async", "step_wait", "reset") if hasattr(steps, name)}
+    own = {name: attributes[name] for name in checked if name in attributes}
+    try:
+        attributes.update(checked)
+        yield
+    finally:
+        for name in checked:
+            attributes.pop(name, None)
+        attributes.update(own)
+
+
+class DummySteps:
+    """The steps and resets of a ``DummyVecEnv``, with checks.
+
+    The results are as independent of the environments as SB3's deep copies, which arrays and an ``info`` of numbers,
+    strings, arrays and dicts of these do not need.
+    """
+
+    def __init__(self, env: DummyVecEnv):
+        self._env = env
+        space, arrays = env.observation_space, env.buf_obs
+        self._check = OutputCheck(space, env.num_envs)
+        self._rows = next(iter(arrays.values())) if None in arrays else PartRows(arrays)
+        # The type and length of observations that are vectors; no observation has a length of -1.
+        self._dtype = space.dtype
+        self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
+        self._number = int if isinstance(space, spaces.Discrete) else None
+        # Whether integers are in the space is checked in turn, as are the parts of a dict.
+        is_float = isinstance(self._rows, np.ndarray) and self._rows.dtype.kind == "f"
+        self._are_finite: Callable[..., bool] = partial(is_finite, self._rows) if is_float else bool  # type: ignore[arg-type]
+
+    def each(self) -> Iterable[tuple[int, gym.Env]]:
+        """Iterate over the environments, with their indices."""
+        return enumerate(self._env.envs)
+
+    def advance(self) -> None:
+        """Step each environment, and reset it if its episode ended. The results are in the buffers of the env."""
+        env, rows, check, actions = self._env, self._rows, self._check, self._env.actions
+        rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
+        # Local variables, because this runs at every step and looking up others takes longer.
+        array, dtype, length, number = np.ndarray, self._dtype, self._length, self._number
+        low, high, numbers = -LARGEST, LARGEST, NUMBERS
+        for i, single in self.each():
+            try:
+                returned = single.step(actions[i])
+            except Exception as error:
+                check.name_failure(error, i)
+                raise
+            try:
+                observation, reward, terminated, truncated, info = returned
+            except (TypeError, ValueError):
+                check.step(returned, i)
+                raise
+            # Vectors and numbers of the usual types need no conversion. Recognising them here saves calls.
+            is_usual = (
+                (
+                    type(observation) is number
+                    or (
+                        type(observation) is array
+                        and observation.dtype is dtype
+                        and observation.ndim == 1
+                        and len(observation) == length
+                    )
+                )
+                and (type(reward) is float or type(reward) in numbers)
+                and low <= reward <= high  # type: ignore[operator]
+                and (terminated is False or terminated is True)
+                and (truncated is False or truncated is True)
+                and type(info) is dict
+            )
+            if not is_usual:
+                observation, reward, terminated, truncated, info = check.step(returned, i)
+            done = terminated or truncated
+            rewards[i], dones[i], infos[i] = reward, done, info
+            info["TimeLimit.truncated"] = truncated and not terminated
+            if done:
+                if is_usual:
+                    rows[i] = observation
+                if not (is_usual and self._are_finite()):
+                    check.terminal(observation, i)
+                info["terminal_observation"] = copy_observation(observation)
+                observation, env.reset_infos[i] = check.reset(single.reset(), i)
+            rows[i] = observation
+        if not self._are_finite():
+            check.numbers(rows)
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step each environment, and copy the results."""
+        self.advance()
+        env = self._env
+        # Most infos have nothing but TimeLimit.truncated.
+        infos = [info.copy() if len(info) == 1 else copy_info(info) for info in env.buf_infos]
+        return self._rows.copy(), env.buf_rews.copy(), env.buf_dones.copy(), infos
+
+    def reset(self) -> VecEnvObs:
+        """Reset each environment."""
+        env, check = self._env, self._check
+        for i, single in self.each():
+            options = {"options": env._options[i]} if env._options[i] else {}
+            self._rows[i], env.reset_infos[i] = check.reset(single.reset(seed=env._seeds[i], **options), i)
+        env._reset_seeds()
+        env._reset_options()
+        check.numbers(self._rows)
+        return self._rows.copy()
+
+
+class PartRows(dict[str, np.ndarray]):
+    """The arrays of the parts of observations, of which the same row is written at once."""
+
+    def __setitem__(self, row: Any, observation: Any) -> None:
+        for key, array in self.items():
+            array[row] = observation[key]
+
+    def copy(self) -> dict[str, np.ndarray]:
+        """Copy all arrays."""
+        return {key: array.copy() for key, array in self.items()}
+
+
+class StackedSteps:
+    """The steps and resets of an environment that stacks its outputs itself, with checks of the stacks.
+
+    A Ctrl-C waits for the end of a step: a worker of SB3's would give its answer to a later one.
+    """
+
+    def __init__(self, env: VecEnv):
+        self._step_async, self._step_wait, self._reset = env.step_async, env.step_wait, env.reset
+        self._check = OutputCheck(env.observation_space, env.num_envs)
+        self._actions: Actions = None
+
+    def step_async(self, actions: Actions) -> None:
+        """Store the actions."""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Take the step."""
+        with HELD:
+            self._step_async(self._actions)
+            returned = self._step_wait()
+        return self._check.stacked(returned)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments."""
+        with HELD:
+            observations = self._reset()
+        return self._check.stacked_observations(observations)

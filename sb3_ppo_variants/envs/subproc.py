@@ -9,16 +9,17 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import c_int
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, send_handle
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from sb3_ppo_variants.arguments import COUNT, POSITIVE
 from sb3_ppo_variants.envs.cores import count_cores
@@ -35,7 +36,6 @@ from sb3_ppo_variants.envs.in_worker import (
 )
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
-from sb3_ppo_variants.layout import map_parts, structure_of
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
@@ -53,7 +53,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
     A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
     results are those of a ``DummyVecEnv``. Actions, observations, rewards and dones are in memory that the processes
-    share, and infos in messages, except on Windows and with observations or actions that have no fixed shape.
+    share, and infos in messages, except on Windows and with actions that have no fixed shape.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     the index of the environment at work and any traceback. Each worker checks the outputs of its environments before
@@ -74,6 +74,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     :raises WorkerError: if an environment cannot be created
     """
 
+    checks_outputs = True
+
     def __init__(
         self,
         env_fns: list[Callable[[], gym.Env]],
@@ -88,8 +90,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         methods = mp.get_all_start_methods()
         if start_method is not None and start_method not in methods:
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
-        self.waiting = False
-        self.closed = False
+        self.waiting = self.closed = False
         self._block: Block | None = None
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
@@ -103,7 +104,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 self.remotes.append(Worker(context, env_fns[first:end], first, timeout))
                 self.processes.append(self.remotes[-1].process)
             for worker in self.remotes:
-                worker.send(("describe", None))
+                worker.send("describe")
             of_workers = [worker.recv() for worker in self.remotes]
             VecEnv.__init__(self, n_envs, *of_workers[0])
             types, *others = [shared_types(*of_worker) for of_worker in of_workers]
@@ -118,7 +119,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         memory = open_memory(types, self.num_envs)
         try:
             for worker in self.remotes:
-                worker.send(("share", (types, self.num_envs)))
+                worker.send("share", types, self.num_envs)
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
             return Block(memory, types, self.num_envs)
@@ -141,7 +142,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 worker.send_bytes(STEP_MESSAGE)
         else:
             for worker in self.remotes:
-                worker.send(("step", actions[worker.rows]))
+                worker.send("advance", actions[worker.rows])
         self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -163,7 +164,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
         for worker in self.remotes:
-            worker.send(("reset", (self._seeds[worker.rows], self._options[worker.rows])))
+            worker.send("begin", self._seeds[worker.rows], self._options[worker.rows])
         observations, infos = zip(*[worker.recv() for worker in self.remotes], strict=True)
         self.reset_infos = [*chain.from_iterable(infos)]
         self._reset_seeds()
@@ -171,47 +172,48 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         return self._observations(_join(observations))
 
     def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
-        """Arrange the parts of observations as their space does."""
-        left = iter(parts)
-        return cast(VecEnvObs, map_parts(lambda _: next(left), structure_of(self.observation_space)))
+        keys, *_ = obs_space_info(self.observation_space)
+        return dict_to_obs(self.observation_space, dict(zip(keys, parts, strict=True)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} must be 'rgb_array' for images")
             return [None] * self.num_envs
-        return self._ask("render", None)
+        return self.env_method("render")
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have an attribute."""
-        return all(self._ask("has_attr", attr_name))
+        return all(self.env_method("has_wrapper_attr", attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of some of the environments."""
-        return self._ask("get_attr", attr_name, indices)
+        return self._ask("get_attr", indices, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of some of the environments."""
-        self._ask("set_attr", (attr_name, value), indices)
+        self._ask("set_attr", indices, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call a method of some of the environments."""
-        return self._ask("env_method", (method_name, method_args, method_kwargs), indices)
+        return self._ask("env_method", indices, method_name, *method_args, **method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """Check which of the environments are wrapped with the class."""
-        return self._ask("is_wrapped", wrapper_class, indices)
+        return self._ask("env_is_wrapped", indices, wrapper_class)
 
-    def _ask(self, command: str, arguments: object, indices: VecEnvIndices = None) -> list[Any]:
-        """Send each worker one message about its environments among the indices; return the answers in their order."""
+    def _ask(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list[Any]:
+        """Call a method of the workers that have environments among the indices; return the answers in their order."""
         targets = [range(self.num_envs)[i] for i in self._get_indices(indices)]
         asked = {worker: sorted({*range(self.num_envs)[worker.rows]}.intersection(targets)) for worker in self.remotes}
         asked = {worker: own for worker, own in asked.items() if own}
         for worker, own in asked.items():
-            worker.send((command, (own, arguments)))
-        answers = {i: answer for worker, own in asked.items() for i, answer in zip(own, worker.recv(), strict=True)}
+            worker.send(method, *args, indices=[i - worker.rows.start for i in own], **kwargs)
+        answers: dict[int, Any] = {}
+        for worker, own in asked.items():
+            answers.update(zip(own, worker.recv() or repeat(None), strict=False))
         return [answers[i] for i in targets]
 
     def close(self) -> None:
@@ -258,12 +260,12 @@ class Worker:
         child.close()
         self._wait = waits_for(self.pipe, self.process)
 
-    def send(self, command: tuple[str, object]) -> None:
-        """Send a command; see :meth:`send_bytes`."""
-        self.send_bytes(ForkingPickler.dumps(command))
+    def send(self, method: str, *args: object, **kwargs: object) -> None:
+        """Call a method of :class:`WorkerEnvs`; see :meth:`send_bytes`."""
+        self.send_bytes(ForkingPickler.dumps((method, args, kwargs)))
 
     def send_bytes(self, message: bytes | memoryview) -> None:
-        """Send a command that has already been pickled.
+        """Send a call that has already been pickled.
 
         :raises WorkerError: if the worker has ended or was closed, or its pipe has become unusable
         """
@@ -318,7 +320,7 @@ class Worker:
         """Ask the worker to exit, and return whether it can be expected to do so."""
         if not self._is_cut:
             with suppress(OSError):
-                self.pipe.send(("close", None))
+                self.pipe.send(("close", (), {}))
         return not self._is_cut and not self._hangs
 
     def join(self, deadline: float) -> None:

@@ -26,14 +26,13 @@ from stable_baselines3.common.vec_env import (
 from helpers import BOX, IMAGE, NoiseEnv, noise_envs, small
 from sb3_ppo_variants import NonFiniteError
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
-from sb3_ppo_variants.envs.checked import checked_outputs
+from sb3_ppo_variants.envs.outputs import checked_outputs
 
 OBSERVATIONS: dict[str, spaces.Space] = {
     "vector": spaces.Box(-1, 1, (3,), np.float64),
     "image": spaces.Box(0, 255, (8, 8, 1), np.uint8),
     "number": spaces.Discrete(4),
     "dict": spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Discrete(3)}),
-    "tuple": spaces.Tuple([spaces.Box(-1, 1, (3,)), spaces.Discrete(3)]),
 }
 
 

@@ -20,6 +20,7 @@ from stable_baselines3.common.vec_env import (
 
 from helpers import ACTION_SPACES, VECTOR
 from sb3_ppo_variants import NonFiniteError
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 PLACES = {
     "reward": ("reward", WITHIN),
@@ -46,6 +47,7 @@ DICT = spaces.Dict({"a": VECTOR, "b": spaces.Discrete(3)})
 
 
 FORKED = partial(SubprocVecEnv, start_method="fork")
+OWN = partial(SafeSubprocVecEnv, start_method="fork", n_workers=2)
 SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
     "normalized": lambda fault: VecNormalize(faulty_envs(fault)),
     "stacked and normalized": lambda fault: VecNormalize(VecFrameStack(VecMonitor(faulty_envs(fault)), 2)),
@@ -54,6 +56,7 @@ SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
         faulty_envs(fault, observation_space=DICT), norm_obs_keys=["a"]
     ),
     "normalized processes": lambda fault: VecNormalize(faulty_envs(fault, FORKED)),
+    "normalized workers": lambda fault: VecNormalize(faulty_envs(fault, OWN)),
 }
 
 

@@ -84,30 +84,6 @@ def test_environments_of_several_workers_are_asked_in_any_order() -> None:
     env.close()
 
 
-class Words(NoiseEnv):
-    """Observes text, which has no fixed size in bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(BOX)
-        self.observation_space = spaces.Text(3)
-
-    def reset(self, **_: Any) -> Any:
-        self.steps = 0
-        return "a", {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return "abc"[self.steps % 3], float(action[0]), False, False, {}
-
-
-def test_observations_without_a_fixed_type_go_through_pipes() -> None:
-    env = SafeSubprocVecEnv([Words] * 3, start_method="fork", n_workers=2)
-    env.reset()
-    observations, rewards, *_ = env.step(np.array([[1, 0], [2, 0], [3, 0]], np.float32))
-    assert observations.tolist() == ["b"] * 3 and rewards.tolist() == [1, 2, 3]  # type: ignore[union-attr]
-    env.close()
-
-
 class Echo(NoiseEnv):
     """Keeps its actions, and returns the first number of each as the reward."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium.vector import AsyncVectorEnv
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from fresh import ended, run_code
 from helpers import BOX, NoiseEnv
@@ -113,14 +113,6 @@ def test_an_environment_that_can_not_be_made(name: str, index: int) -> None:
         SafeSubprocVecEnv(env_fns, start_method="fork", timeout=1)
     assert time.monotonic() - start < 6
     assert set(psutil.Process().children()) <= before
-
-
-@pytest.mark.parametrize("name", ["raise", "exit", "exit at once", "kill"])
-def test_a_worker_of_sb3_is_named_too(name: str) -> None:
-    env = SubprocVecEnv([partial(Fails, name, "step")], start_method="fork")
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-    with pytest.raises(WorkerError, match=r"the worker of environment 0 .*; SafeSubprocVecEnv"):
-        model.learn(100)
 
 
 @pytest.mark.parametrize("name", ["exit at once", "kill"])
