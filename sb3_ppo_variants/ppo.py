@@ -211,7 +211,7 @@ class PPOBase(SavedAlgorithm):
         descents = self._division.descents(self, self._early_stop(objective))
         if objective.proximal_decay is None:
             self.proximal_policy = None
-        elif self.proximal_policy is None or not self.proximal_policy.has_followed(descents[0].parameters):
+        elif self.proximal_policy is None:
             self.proximal_policy = ProximalPolicy(descents[0].parameters)
         return UpdatePlan(
             kind=kind_of(self.policy),
@@ -287,6 +287,8 @@ class PPOBase(SavedAlgorithm):
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
         modules = [self.policy] if plan.proximal is None else [self.policy, plan.proximal]
         with Snapshot(self, modules, plan.optimizers) as snapshot:
+            if plan.proximal is not None:
+                plan.proximal.begin(plan.descents[0].parameters)
             self.policy.set_training_mode(True)
             results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):
@@ -296,8 +298,6 @@ class PPOBase(SavedAlgorithm):
                 together.check_same_weights(self)
             self._n_updates += results[0].epochs
             self._after_update(kl)
-            if plan.proximal is not None:
-                plan.proximal.remember(plan.descents[0].parameters)
             if isinstance(rate := self.learning_rate, KLAdaptive):
                 self.learning_rate = rate.after_update(results[0].learning_rate, kl)
             snapshot.kept = True

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch as th
 from stable_baselines3.common.distributions import Distribution
@@ -86,7 +85,7 @@ class EWMA(Objective):
 class ProximalPolicy(nn.Module):
     """The average of a policy's parameters after each gradient step. Those of earlier steps decay.
 
-    :param parameters: the parameters that the steps change, whose current values are the first of the average
+    :param parameters: the parameters that the steps change
     """
 
     average: th.Tensor
@@ -95,23 +94,13 @@ class ProximalPolicy(nn.Module):
     def __init__(self, parameters: Sequence[nn.Parameter]):
         super().__init__()
         self.register_buffer("average", join(parameters))
-        self.register_buffer("total_weight", th.ones((), dtype=th.float64, device="cpu"))
-        self._last: th.Tensor | None = None
+        self.register_buffer("total_weight", th.zeros((), dtype=th.float64, device="cpu"))
 
-    def load_state_dict(self, *args: Any, **arguments: Any) -> Any:
-        """Load an average, which is that of parameters loaded with it."""
-        self._last = None
-        return super().load_state_dict(*args, **arguments)
-
-    def remember(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Remember the parameters with which an update ends."""
-        self._last = join(parameters)
-
-    def has_followed(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether it has followed steps that led to these parameters. They may have been set since."""
-        if float(self.total_weight) == 1:
-            return False
-        return self._last is None or th.equal(self._last, join(parameters))
+    def begin(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Take the current values of the parameters as the first of the average, unless it has followed steps."""
+        if self.total_weight == 0:
+            self.average.copy_(join(parameters))
+            self.total_weight.fill_(1)
 
     def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
         """Add the current values of the parameters to the average, after the earlier ones have decayed."""
