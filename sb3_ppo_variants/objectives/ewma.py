@@ -99,7 +99,7 @@ class ProximalPolicy(nn.Module):
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Take the current values of the parameters as the first of the average, unless it has followed steps."""
         if self.total_weight == 0:
-            self.average.copy_(join(parameters))
+            self.average = join(parameters)
             self.total_weight.fill_(1)
 
     def follow(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
