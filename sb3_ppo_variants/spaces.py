@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.preprocessing import is_image_space
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
@@ -23,40 +24,32 @@ def check_action_space(space: AnySpace, use_sde: bool) -> None:
     """
     parts = {"env.action_space" + "".join(f"[{key!r}]" for key in path): part for path, part in parts_of(space)}
     for name, part in parts.items():
-        _check_action(name, part)
+        if not isinstance(part, ACTION_SPACES):
+            names = ", ".join(space.__name__ for space in ACTION_SPACES)
+            raise ArgumentError(f"{name}={part} is not supported; supported are {names}")
+        if isinstance(part, spaces.Box) and not part.is_bounded():
+            which = ", ".join(map(str, np.flatnonzero(~(part.bounded_below & part.bounded_above))))
+            raise ArgumentError(
+                f"{name}={part} has infinite bounds; PPO needs a Box with finite bounds, which the dimensions {which} "
+                "lack"
+            )
     if use_sde and not isinstance(space, spaces.Box):
         raise ArgumentError(f"use_sde=True needs a Box action space, but the environment has {space}")
-    if not parts:
-        raise ArgumentError(f"env.action_space={space} has no actions: a policy needs at least one dimension")
-    if not is_hybrid(space):  # The layout of hybrid actions flattens their parts, and adds their starts.
-        _check_is_flat(space)
-        _check_start("action", "env.action_space", space)
-
-
-def _check_action(name: str, space: AnySpace) -> None:
-    if not isinstance(space, ACTION_SPACES):
-        names = ", ".join(space.__name__ for space in ACTION_SPACES)
-        raise ArgumentError(f"{name}={space} is not supported; supported are {names}")
-    if 0 in (space.shape or ()):
-        raise ArgumentError(f"{name}={space} has no actions: a policy needs at least one dimension")
-    if isinstance(space, spaces.Box) and not space.is_bounded():
-        which = ", ".join(map(str, np.flatnonzero(~(space.bounded_below & space.bounded_above))))
-        raise ArgumentError(
-            f"{name}={space} has infinite bounds; PPO needs a Box with finite bounds, which the dimensions {which} lack"
-        )
-
-
-def _check_is_flat(space: AnySpace) -> None:
-    shape, flat = space.shape or (), ""
-    if isinstance(space, spaces.MultiDiscrete):
-        flat = f"MultiDiscrete({space.nvec.flatten().tolist()})"
-    elif isinstance(space, spaces.MultiBinary):
+    for name, part in (parts or {"env.action_space": space}).items():
+        if not parts or 0 in (part.shape or ()):
+            raise ArgumentError(f"{name}={part} has no actions: a policy needs at least one dimension")
+    if is_hybrid(space):
+        return  # The layout of hybrid actions flattens their parts, and adds their starts.
+    shape = space.shape or ()
+    if len(shape) > 1 and isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         flat = f"MultiBinary({math.prod(shape)})"
-    if flat and len(shape) > 1:
+        if isinstance(space, spaces.MultiDiscrete):
+            flat = f"MultiDiscrete({space.nvec.flatten().tolist()})"
         raise ArgumentError(
             f"env.action_space={space} is not flat, as SB3's policies expect: wrap the environment in "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action.reshape({shape}), {flat})"
         )
+    _check_start("action", "env.action_space", space)
 
 
 def _check_start(kind: str, name: str, space: AnySpace, nested: bool = False) -> None:
@@ -81,50 +74,44 @@ def check_observation_space(
 
     :raises ArgumentError: if it does not
     """
-    nested, parts = isinstance(space, spaces.Dict), {}
-    if isinstance(space, spaces.Dict):
-        parts = {f"env.observation_space[{key!r}]": part for key, part in space.items()}
-    for name, part in (parts or {"env.observation_space": space}).items():
-        _check_start("observation", name, part, nested)
     if isinstance(space, spaces.Tuple):
         raise ArgumentError(
             f"the environment has observations in {space}, which no policy supports: make them a Dict, as with "
             "gymnasium.wrappers.TransformObservation, and use 'MultiInputPolicy'"
         )
-    if not isinstance(policy, str) or ALIAS.fullmatch(policy) is None:
+    nested, parts = isinstance(space, spaces.Dict), {"env.observation_space": space}
+    if isinstance(space, spaces.Dict):
+        parts = {f"env.observation_space[{key!r}]": part for key, part in space.items()}
+    for name, part in parts.items():
+        _check_start("observation", name, part, nested)
+    if not isinstance(policy, str) or (alias := ALIAS.fullmatch(policy)) is None:
         return
-    if "MultiInput" in policy and not nested:
-        vector, image = (policy.replace("MultiInput", name) for name in ("Mlp", "Cnn"))
+    if (alias[2] == "MultiInput") != nested:
+        suitable = "MultiInput" if nested else "Cnn" if is_image_space(space) else "Mlp"
         raise ArgumentError(
-            f"policy={policy!r} needs Dict observations, but the environment has {space}: use {vector!r}, or {image!r} "
-            "for images"
+            f"policy={policy!r} needs other observations than the environment has, {space}: use "
+            f"{policy.replace(alias[2], suitable)!r}"
         )
-    if "MultiInput" not in policy and nested:
-        suitable = policy.replace("Mlp", "MultiInput").replace("Cnn", "MultiInput")
-        raise ArgumentError(f"policy={policy!r} does not support Dict observations: use {suitable!r}")
     if "features_extractor_class" in (policy_kwargs or {}):
         return
-    if nested and not parts:
+    if not parts:
         raise ArgumentError(f"env.observation_space={space} has no observations: add one, such as a constant")
-    for name, part in (parts or {"env.observation_space": space}).items():
-        _check_shape(name, part, nested, alone=len(parts) < 2, with_lstm="Lstm" in policy)
+    for name, part in parts.items():
+        _check_shape(name, part, nested, with_lstm=alias[3] is not None)
 
 
-def _check_shape(name: str, space: AnySpace, nested: bool, alone: bool, with_lstm: bool) -> None:
+def _check_shape(name: str, space: AnySpace, nested: bool, with_lstm: bool) -> None:
     """Check that SB3's features extractors can flatten observations, and that there are any."""
     shape = space.shape or ()
     if 0 in shape:
-        advice = "add one, such as a constant" if alone else "leave it out"
-        raise ArgumentError(f"{name}={space} has no elements that a policy could observe: {advice}")
+        raise ArgumentError(f"{name}={space} has no elements that a policy could observe: leave it out")
     if isinstance(space, spaces.Box) and shape == ():
-        advice = "a gymnasium.ObservationWrapper" if nested else "gymnasium.wrappers.ReshapeObservation(env, (1,))"
-        raise ArgumentError(f"{name}={space} has no dimensions, but SB3's policies need at least one: use {advice}")
+        problem, advice = "has no dimensions, but SB3's policies need one", "ReshapeObservation(env, (1,))"
     # SB3 counts the features of MultiDiscrete observations in a type that PyTorch's LSTM rejects.
-    if isinstance(space, spaces.MultiDiscrete) and (len(shape) > 1 or with_lstm):
-        problem = "is not supported by sb3-contrib's policies with LSTMs"
-        if len(shape) > 1:
-            problem = "has several dimensions, which SB3's policies cannot encode"
-        advice = "wrap the environment in gymnasium.wrappers.FlattenObservation(env)"
-        if nested:
-            advice = "flatten it in a gymnasium.ObservationWrapper"
-        raise ArgumentError(f"{name}={space} {problem}: {advice}")
+    elif isinstance(space, spaces.MultiDiscrete) and (len(shape) > 1 or with_lstm):
+        whose = "SB3's policies" if len(shape) > 1 else "sb3-contrib's policies with LSTMs"
+        problem, advice = f"is not supported by {whose}", "FlattenObservation(env)"
+    else:
+        return
+    advice = "a gymnasium.ObservationWrapper" if nested else f"gymnasium.wrappers.{advice}"
+    raise ArgumentError(f"{name}={space} {problem}: wrap the environment in {advice}")

@@ -103,7 +103,7 @@ def test_observations_without_dimensions(fast: bool) -> None:
         (
             Discrete(2),
             MultiDiscrete(np.array([[2, 2], [3, 3]])),
-            r"env.observation_space=MultiDiscrete(?s:.*) has several dim",
+            r"env.observation_space=MultiDiscrete(?s:.*) is not supported by SB3's policies",
         ),
         (Discrete(2), spaces.Dict({}), r"env.observation_space=Dict\(\) has no observations"),
         (

@@ -156,7 +156,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "use RecurrentDictRolloutBuffer or a subclass",
     ),
     "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
-    "dictionaries for a vector": ({"env": DICT}, "does not support Dict observations: use 'MultiInputLstmPolicy'"),
+    "dictionaries for a vector": ({"env": DICT}, "needs other observations .*: use 'MultiInputLstmPolicy'"),
     "hidden size": ({"policy_kwargs": {"lstm_hidden_size": 0}}, "an integer >= 1"),
     "options": ({"policy_kwargs": {"lstm_kwargs": {"batch_first": True}}}, "'bias' and 'dropout'"),
     "entry": ({"policy_kwargs": {"lstm_size": 8}}, "lstm_hidden_size"),
