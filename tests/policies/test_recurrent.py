@@ -155,7 +155,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"rollout_buffer_class": RecurrentRolloutBuffer, "policy": "MultiInputLstmPolicy", "env": DICT},
         "use RecurrentDictRolloutBuffer or a subclass",
     ),
-    "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy', or 'CnnLstmPolicy'"),
+    "a vector for dictionaries": ({"policy": "MultiInputLstmPolicy"}, "use 'MlpLstmPolicy'"),
     "dictionaries for a vector": ({"env": DICT}, "needs other observations .*: use 'MultiInputLstmPolicy'"),
     "hidden size": ({"policy_kwargs": {"lstm_hidden_size": 0}}, "an integer >= 1"),
     "options": ({"policy_kwargs": {"lstm_kwargs": {"batch_first": True}}}, "'bias' and 'dropout'"),
