@@ -13,7 +13,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from sb3_ppo_variants.arguments import FLAG, RULES, check_arguments, instance
-from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
     MAKING_RULES,
     Arguments,
@@ -26,7 +25,7 @@ from sb3_ppo_variants.envs.making import (
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import make_mujoco_vec_env
 from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, is_registered_by
-from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv, count_cores
 
 WrapperClass = Callable[[gym.Env], gym.Env]
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16

@@ -1,6 +1,7 @@
 """MuJoCo's environments in batches: all simulations in MuJoCo's threads, observations and rewards computed at once."""
 
 import os
+import timeit
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
@@ -16,10 +17,10 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
-from sb3_ppo_variants.envs.cores import shortest, threads_worth
 from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, Simulations
 from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, spec_of_task
 from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.subproc import count_cores
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
 
 MUJOCO_RULES = {
@@ -33,6 +34,9 @@ MUJOCO_RULES = {
 }
 # After these warnings, MuJoCo has replaced the state or the controls.
 UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
+# Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
+# core: the step waits for the last thread. It must have more work than that.
+SECONDS_WORTH_A_THREAD = 2e-4
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -134,8 +138,11 @@ class MujocoVecEnv(VecEnv):
         model = mujoco.MjModel.from_xml_path(expand_model_path(xml_file))
         self._data = mujoco.MjData(model)
         if isinstance(n_threads, str):
-            seconds = shortest(lambda: mujoco.mj_step(model, self._data, nstep=frame_skip))
-            n_threads = threads_worth(n_envs * seconds, n_envs)
+            # Other processes have hardly any influence on the shortest of some steps.
+            seconds = min(
+                timeit.repeat(lambda: mujoco.mj_step(model, self._data, nstep=frame_skip), number=1, repeat=20)
+            )
+            n_threads = max(1, min(count_cores(), n_envs, int(n_envs * seconds / SECONDS_WORTH_A_THREAD)))
         # Only a persistent batch keeps the contacts.
         batch = Batch(model, n_envs, n_threads, persistent=self.task.contact_forces)
         self.simulations = Simulations(batch, settings, frame_skip)
