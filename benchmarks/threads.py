@@ -27,7 +27,7 @@ from benchmarks.measuring import (
 from benchmarks.workloads import WORKLOADS as TRAINED
 from benchmarks.workloads import Workload, with_wide_networks
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.envs.cores import count_cores
+from sb3_ppo_variants.envs.subproc import count_cores
 
 
 class Updated(NamedTuple):

@@ -17,7 +17,7 @@ import torch as th
 from stable_baselines3.common.logger import Logger
 
 from sb3_ppo_variants.arguments import describe
-from sb3_ppo_variants.envs import capabilities
+from sb3_ppo_variants.envs.adapter import pending_seeds, seed_env
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.state import EPISODES
@@ -97,13 +97,13 @@ def _set_apart(model: SavedAlgorithm) -> None:
         random.seed(int(words[2]))
     if rank > 0 and seeds[rank] and len(known) > len(set(known)):
         # These are the seeds that the environments would have in a single process.
-        capabilities.seed(env, known[0] + rank * env.num_envs)
+        seed_env(env, known[0] + rank * env.num_envs)
 
 
 def _seeds(model: SavedAlgorithm) -> list[int]:
     """Find the seeds of the environments, as far as they are known."""
     assert model.env is not None
-    pending = capabilities.pending_seeds(model.env)
+    pending = pending_seeds(model.env)
     if pending or model.seed is None or model._last_obs is not None:
         return pending
     # The model has seeded its environments, but they have been reset since, such as for an evaluation.

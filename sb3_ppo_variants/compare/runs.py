@@ -29,8 +29,8 @@ from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import LAST, SPANS, Record, Result
-from sb3_ppo_variants.envs.cores import limit_cores
 from sb3_ppo_variants.envs.masks import own_space, random_actions
+from sb3_ppo_variants.envs.subproc import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Recipe

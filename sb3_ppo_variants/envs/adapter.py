@@ -1,4 +1,4 @@
-"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and reaches into it as far as its kind allows.
+"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and what adapters of other libraries do not have.
 
 Observations are an array, or a dictionary or tuple of arrays, with one row per environment. SB3's ``VecEnv`` resets
 within the step that ends an episode: that step returns the first observation of the next episode, and has the last
@@ -8,7 +8,7 @@ observation of the old one in its info. For gymnasium's autoreset modes, see htt
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from operator import setitem
 from typing import Any, TypeAlias, cast
@@ -419,3 +419,39 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         )
     return modes.pop()
+
+
+# What vectorised environments need not have. SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and
+# ``num_envs``. Adapters of other libraries (PettingZoo's SuperSuit, Isaac Lab, procgen) often have little more. They
+# lack methods of ``VecEnv``, raise ``NotImplementedError`` in them, skip its constructor, or derive from
+# ``VecEnvWrapper`` around something that is not a ``VecEnv``.
+ABSENT = (AttributeError, NotImplementedError)
+
+
+def has_attr(env: VecEnv, name: str) -> bool:
+    """Whether all single environments have an attribute; False if the environment gives no access to them."""
+    with suppress(*ABSENT), HELD:  # SB3's workers would give an answer that is interrupted to the next question.
+        # Some answer None for every name.
+        return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
+    return False
+
+
+def pending_seeds(env: VecEnv) -> list[int]:
+    """Return the seeds for the next reset, if the environment has any."""
+    with suppress(*ABSENT):
+        return [seed for seed in env.unwrapped._seeds if seed is not None]
+    return []
+
+
+def seed_env(env: VecEnv, seed: int) -> None:
+    """Seed the next reset of all environments.
+
+    :raises ArgumentError: if they cannot be seeded
+    """
+    try:
+        env.seed(seed)
+    except ABSENT as error:
+        raise ArgumentError(
+            f"env={env} cannot be seeded ({type(error).__name__}: {error}): seed the environments themselves and pass "
+            "seed=None. Checkpoints of exact runs need environments with a seed method"
+        ) from error

@@ -13,7 +13,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from sb3_ppo_variants.arguments import FLAG, RULES, check_arguments, instance
-from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.making import (
     MAKING_RULES,
     Arguments,
@@ -25,8 +24,8 @@ from sb3_ppo_variants.envs.making import (
 )
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import make_mujoco_vec_env
-from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, is_registered_by
-from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, is_gymnasiums
+from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv, count_cores
 
 WrapperClass = Callable[[gym.Env], gym.Env]
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16
@@ -111,7 +110,7 @@ def _choose(spec: EnvSpec, exact: bool, wrapper_class: WrapperClass | None, comm
 def _is_in_batches(spec: EnvSpec, env_kwargs: Arguments) -> bool:
     """Whether MuJoCo's batches are installed and can simulate an environment."""
     installed = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
-    if not installed or spec.id not in TASKS or not is_registered_by(spec, "gymnasium"):
+    if not installed or spec.id not in TASKS or not is_gymnasiums(spec):
         return False
     given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
     return given <= arguments_of(spec)[1].keys()

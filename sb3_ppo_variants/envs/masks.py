@@ -8,14 +8,16 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.envs.capabilities import has_attr, offers, single_envs
-from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output
+from sb3_ppo_variants.envs.adapter import has_attr
+from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output, show
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, refuse
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of, size_of
@@ -57,49 +59,31 @@ def _of_part(path: Path) -> str:
     return f" of the part {'.'.join(map(str, path))!r}" if path else ""
 
 
-def _dimensions(space: AnySpace) -> list[str]:
-    """Name each dimension with a mask, for messages such as "False for every action in dimension 1"."""
-    names = []
-    for path, part in parts_of(space):
-        n = len(_sizes(part))
-        names += [f"{f' in dimension {i}' if n > 1 else ''}{_of_part(path)}" for i in range(n)]
-    return names
-
-
 def _flatten(space: AnySpace, mask: Value, env_index: int, path: Path = ()) -> np.ndarray:
     """Flatten a mask to an array of booleans.
 
     :raises EnvOutputError: if it does not fit the space, naming the part of it
     """
-    quantity = f"action mask{_of_part(path)}"
-    of_parts: list[tuple[str | int, AnySpace, Value]]
-    if isinstance(space, spaces.Dict) and (path or isinstance(mask, Mapping)) and mask is not None:
-        names = ", ".join(map(repr, space))
-        if not isinstance(mask, Mapping):
-            refuse_output(quantity, repr(mask), f"a dict with masks of {names}", env_index)
-        if unknown := [key for key in mask if key not in space.spaces]:
-            refuse_output(quantity, f"a dict with {unknown[0]!r}", f"one with masks of {names}", env_index)
-        of_parts = [(key, part, mask.get(key)) for key, part in space.items()]
-    elif isinstance(space, spaces.Tuple) and (path or isinstance(mask, tuple)) and mask is not None:
-        if not isinstance(mask, tuple) or len(mask) != len(space):
-            allowed = f"a tuple of {len(space)} masks, None for parts without one"
-            refuse_output(quantity, repr(mask), allowed, env_index)
-        of_parts = [(i, part, mask[i]) for i, part in enumerate(space)]
-    else:
-        return _flatten_part(space, mask, quantity, env_index, path)
-    return np.concatenate([_flatten(part, of_part, env_index, (*path, key)) for key, part, of_part in of_parts])
-
-
-def _flatten_part(space: AnySpace, mask: Value, quantity: str, env_index: int, path: Path) -> np.ndarray:
-    sizes = _sizes(space)
+    sizes, quantity = _sizes(space), f"action mask{_of_part(path)}"
     if path and mask is None:
         return np.ones(sum(sizes), bool)
+    if is_hybrid(space) and (path or isinstance(mask, Mapping | tuple)):
+        parts: Any = space.spaces
+        if isinstance(space, spaces.Dict):
+            keys, fits = [*parts], isinstance(mask, Mapping) and mask.keys() <= parts.keys()
+        else:
+            keys, fits = [*range(len(parts))], isinstance(mask, tuple) and len(mask) == len(parts)
+        if not fits:
+            allowed = f"a {type(space).__name__.lower()} with masks of {', '.join(map(repr, keys))}, or None for any"
+            refuse_output(quantity, show(mask), allowed, env_index)
+        given = mask if isinstance(mask, Mapping) else dict(enumerate(mask))
+        return np.concatenate([_flatten(parts[key], given.get(key), env_index, (*path, key)) for key in keys])
     if not sizes:
-        refuse_output(quantity, repr(mask), "None or left out, because the part is a Box", env_index)
+        refuse_output(quantity, show(mask), "None or left out, because the part is a Box", env_index)
     array = as_real_array(mask)
     if array is None or not np.isin(array, (0, 1)).all():
         allowed = ", or have the structure of the action space" if is_hybrid(space) else ""
-        refuse_output(quantity, repr(mask), f"an array of booleans{allowed}", env_index)
+        refuse_output(quantity, show(mask), f"an array of booleans{allowed}", env_index)
     # sb3-contrib also accepts a mask with a row for each dimension.
     shapes = {(sum(sizes),)} | ({(len(sizes), sizes[0])} if len({*sizes}) == 1 and not is_hybrid(space) else set())
     if array.shape not in shapes:
@@ -134,9 +118,18 @@ class MaskCheck:
             allowed = np.logical_or.reduceat(stacked, self._starts, axis=1)
         if not allowed.all():
             env_index, dimension = (int(i) for i in np.argwhere(~allowed)[0])
-            found = f"False for every action{_dimensions(self._space)[dimension]}"
+            found = f"False for every action{self._name(dimension)}"
             refuse_output("action mask", found, "True for at least one", env_index)
         return stacked
+
+    def _name(self, dimension: int) -> str:
+        """Name a dimension with a mask."""
+        for path, part in parts_of(self._space):
+            n = len(_sizes(part))
+            if dimension < n:
+                return f"{f' in dimension {dimension}' if n > 1 else ''}{_of_part(path)}"
+            dimension -= n
+        raise IndexError(dimension)
 
 
 def own_space(env: VecEnv) -> spaces.Space[object]:
@@ -185,14 +178,22 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
     """
     if takes_masks and not has_attr(env, METHOD):
         raise ArgumentError(
-            f"{policy} needs action masks, but {_name(env)} has no {METHOD}(): add this method to the "
-            "environments, or wrap each of them in sb3-contrib's ActionMasker"
+            f"{policy} needs action masks, but the environments have no {METHOD}(): add this method to them, or wrap "
+            "each of them in sb3-contrib's ActionMasker"
         )
-    if not takes_masks and choices(env.action_space) is not None and offers(env, METHOD):
+    if not takes_masks and choices(env.action_space) is not None and _has_masks(env):
         warnings.warn(
-            f"{_name(env)} has {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
+            f"the environments have {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
             "MaskableCnnPolicy or MaskableMultiInputPolicy, or MaskableMlpLstmPolicy and the like with a memory"
         )
+
+
+def _has_masks(env: VecEnv) -> bool:
+    """Whether environments have masks, as far as asking can do no harm: workers of others may end at a question."""
+    with suppress(Exception):
+        library, *_ = type(env.unwrapped).__module__.split(".")
+        return library in ("stable_baselines3", __name__.partition(".")[0]) and has_attr(env, METHOD)
+    return False
 
 
 def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
@@ -225,13 +226,3 @@ def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -
     except EnvOutputError as error:
         of_one = f"the {error.quantity} of observation {error.env_index}"
         raise ArgumentError(f"action_masks: {of_one} is {error.problem}") from error
-
-
-def _name(env: VecEnv) -> str:
-    """Find the id of the environments, or else the name of their class, if they are in this process."""
-    # Environments in other processes are not asked: a spec with a lambda cannot be sent, which would end the worker.
-    inside = single_envs(env)
-    if not inside:
-        return "the environment"
-    first = inside[0].unwrapped
-    return type(first).__name__ if first.spec is None else first.spec.id

@@ -6,8 +6,9 @@ import select
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from ctypes import c_int
 from itertools import chain, pairwise, repeat
 from multiprocessing.connection import Connection, wait
@@ -22,7 +23,6 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from sb3_ppo_variants.arguments import COUNT, POSITIVE
-from sb3_ppo_variants.envs.cores import count_cores
 from sb3_ppo_variants.envs.in_worker import (
     NO_INFO,
     STEP_MESSAGE,
@@ -46,6 +46,23 @@ SECONDS_AFTER_CLOSING = 1.0
 
 # The system takes milliseconds as a signed 32-bit integer.
 LONGEST_WAIT = 2e6
+_CORES: ContextVar[int | None] = ContextVar("cores", default=None)
+
+
+def count_cores() -> int:
+    """Count the cores that this process may use: not all in a container, or within :func:`limit_cores`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _CORES.get() or cores)
+
+
+@contextmanager
+def limit_cores(cores: int) -> Iterator[None]:
+    """Let environments that are created meanwhile use at most so many cores, >= 1, because others need the rest."""
+    token = _CORES.set(cores)
+    try:
+        yield
+    finally:
+        _CORES.reset(token)
 
 
 class SafeSubprocVecEnv(SubprocVecEnv):

@@ -22,8 +22,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device, list_arguments
-from sb3_ppo_variants.envs import capabilities
-from sb3_ppo_variants.envs.adapter import adapt
+from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, Processes, Statistics
 from sb3_ppo_variants.saving import plain
@@ -70,7 +69,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             set_random_seed(seed, using_cuda=self.device.type == "cuda")
             self.action_space.seed(seed)
             if self.env is not None:
-                capabilities.seed(self.env, seed)
+                seed_env(self.env, seed)
 
     @property
     def processes(self) -> Processes:

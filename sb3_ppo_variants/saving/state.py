@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.envs import capabilities
+from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain
@@ -95,16 +95,16 @@ def _derive_seeds(numbers: list[int], n: int) -> list[int]:
 
 def seed_episodes(env: VecEnv, seed: int) -> None:
     """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
-    if capabilities.has_attr(env, "was_real_done"):
+    if has_attr(env, "was_real_done"):
         # Otherwise an EpisodicLifeEnv continues with the next life.
         env.env_method("set_wrapper_attr", "was_real_done", True)
-    if capabilities.has_attr(env, "hardcore"):
+    if has_attr(env, "hardcore"):
         # Give each BipedalWalker a new world: what episodes leave in its own changes later ones, whatever the seed.
         for index, spec in enumerate(env.get_attr("spec")):
             if spec is not None and spec.entry_point == WALKER:
                 made_with = {name: env.get_attr(name, index)[0] for name in ("_ezpickle_args", "_ezpickle_kwargs")}
                 env.env_method("__setstate__", made_with, indices=index)
-    capabilities.seed(env, seed)
+    seed_env(env, seed)
 
 
 def restore_normalizations(env: VecEnv, states: list[bytes]) -> None:

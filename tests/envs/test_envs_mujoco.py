@@ -127,7 +127,7 @@ def test_the_guards_name_the_environment() -> None:
     env = make_mujoco_vec_env("Hopper-v5", N_ENVS, seed=0)
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16)
     env.reset()
-    env.simulations.qvel[1] = 1e12
+    env.task.qvel[1] = 1e12
     with pytest.raises(NonFiniteError, match=r"the simulation of environment 1 is unstable: .*QVEL") as caught:
         env.step(np.zeros((N_ENVS, 3), np.float32))
     assert caught.value.env_index == 1
@@ -160,7 +160,7 @@ def test_attributes() -> None:
     env.reset()
     assert env.get_attr("spec")[0].id == "Hopper-v5"
     assert env.get_attr("healthy_reward", [0, 2]) == [2.0, 2.0] and not env.has_attr("no_such_thing")
-    for call in (lambda: env.env_method("reset", indices=0), lambda: env.set_attr("dt", 1), env.get_images):
+    for call in (lambda: env.env_method("reset", indices=0), lambda: env.set_attr("dt", 1)):
         with pytest.raises(NotImplementedError, match="use SB3's make_vec_env"):
             call()
 

@@ -26,7 +26,7 @@ from sb3_ppo_variants.envs import (
     make_fast_vec_env,
     make_mujoco_vec_env,
 )
-from sb3_ppo_variants.envs.cores import count_cores, limit_cores
+from sb3_ppo_variants.envs.subproc import count_cores, limit_cores
 
 gym.register_envs(ale_py)
 BREAKOUT = "BreakoutNoFrameskip-v4"

@@ -69,10 +69,10 @@ def test_its_outputs_are_checked() -> None:
 
 @pytest.mark.filterwarnings("ignore:The `render_mode` attribute")
 def test_an_environment_without_seeds_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"OverPool cannot be seeded .* pass seed=None"):
+    with pytest.raises(ArgumentError, match=r"VecNormalize object .* cannot be seeded .*'seed'.* pass seed=None"):
         PPOClip("MlpPolicy", VecNormalize(OverPool()), seed=1)
     model = PPOClip("MlpPolicy", OverPool(), **SMALL)
-    with pytest.raises(ArgumentError, match=r"OverPool cannot be seeded .* exact runs need"):
+    with pytest.raises(ArgumentError, match=r"OverPool object .* cannot be seeded .* exact runs need"):
         model.learn(96, ExactCheckpointCallback(48, tmp_path / "run"))
     assert model.num_timesteps == 0
 

@@ -1,10 +1,12 @@
 """MuJoCo's environments in batches: all simulations in MuJoCo's threads, observations and rewards computed at once."""
 
+import ctypes
 import os
+import timeit
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import Any, NoReturn
-from weakref import proxy
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, proxy
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +18,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
-from sb3_ppo_variants.envs.cores import shortest, threads_worth
-from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, Simulations
-from sb3_ppo_variants.envs.mujoco.tasks import TASKS, arguments_of, spec_of_task
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, InfoParts, arguments_of, spec_of_task
 from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.subproc import count_cores
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
+
+if TYPE_CHECKING:
+    from mujoco.batch import Batch
 
 MUJOCO_RULES = {
     "n_envs": COUNT,
@@ -33,6 +37,9 @@ MUJOCO_RULES = {
 }
 # After these warnings, MuJoCo has replaced the state or the controls.
 UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTRL")
+# Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
+# core: the step waits for the last thread. It must have more work than that.
+SECONDS_WORTH_A_THREAD = 2e-4
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -67,12 +74,25 @@ def make_mujoco_vec_env(
     except ImportError as error:
         problem = "make_mujoco_vec_env needs MuJoCo >= 4, which needs Python >= 3.11"
         raise ImportError(f"{problem}: {installation('environments')}") from error
-    venv = MujocoVecEnv(spec_of_task(env_id), n_envs, dict(env_kwargs or {}), n_threads)
-    venv.monitor(monitor_dir, monitor_kwargs or {})
+    venv = MujocoVecEnv(spec_of_task(env_id), n_envs, env_kwargs or {}, n_threads, monitor_dir, monitor_kwargs or {})
     venv.seed(seed)
     if seed is not None:
         venv.action_space.seed(seed)
     return venv
+
+
+_batches: "WeakSet[Batch]" = WeakSet()
+
+
+def _keep_batches() -> None:
+    # MuJoCo would wait for the threads of a batch that it destroys, and they do not exist in a forked process. No list
+    # of ours would do, because Python empties modules when it ends.
+    for batch in _batches:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(batch))
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_keep_batches)
 
 
 def _fixed(terms: InfoParts) -> InfoParts:
@@ -99,9 +119,8 @@ class OneSimulation(gym.Env):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Write the state in which the next episode begins."""
         super().reset(seed=seed)
-        simulations = self._venv.simulations
-        qpos, qvel = self._venv.task.reset(simulations, self.np_random)
-        simulations.qpos[self._index], simulations.qvel[self._index] = qpos, qvel
+        task = self._venv.task
+        task.qpos[self._index], task.qvel[self._index] = task.reset(self.np_random)
         return None, {}
 
 
@@ -114,18 +133,28 @@ class MujocoVecEnv(VecEnv):
     :param n_envs: number of simulations
     :param arguments: arguments of ``gym.make`` other than the defaults
     :param n_threads: number of threads, or ``"auto"``
+    :param folder: folder for monitor files
+    :param monitoring: arguments of ``Monitor``
     """
 
-    def __init__(self, spec: EnvSpec, n_envs: int, arguments: dict[str, Any], n_threads: int | str):
+    def __init__(
+        self,
+        spec: EnvSpec,
+        n_envs: int,
+        arguments: Mapping[str, object],
+        n_threads: int | str,
+        folder: str | None,
+        monitoring: Mapping[str, Any],
+    ):
         import mujoco
         from gymnasium.envs.mujoco.mujoco_env import expand_model_path
         from mujoco.batch import Batch
 
-        self.spec, self.task = spec, TASKS[spec.id]
+        self.spec, self._mujoco = spec, mujoco
         xml_file, settings = arguments_of(spec)
-        for name in ("max_episode_steps", "render_mode"):  # None stands for what gym.make does without them.
-            if arguments.get(name, 0) is None:
-                del arguments[name]
+        # None stands for what gym.make does without these.
+        without = ("max_episode_steps", "render_mode")
+        arguments = {name: value for name, value in arguments.items() if value is not None or name not in without}
         if unknown := {name: value for name, value in arguments.items() if name not in settings}:
             refuse("env_kwargs", unknown, f"{', '.join(settings)}; for pictures and other models, use make_vec_env")
         settings.update(arguments)
@@ -134,37 +163,28 @@ class MujocoVecEnv(VecEnv):
         model = mujoco.MjModel.from_xml_path(expand_model_path(xml_file))
         self._data = mujoco.MjData(model)
         if isinstance(n_threads, str):
-            seconds = shortest(lambda: mujoco.mj_step(model, self._data, nstep=frame_skip))
-            n_threads = threads_worth(n_envs * seconds, n_envs)
+            # Other processes have hardly any influence on the shortest of some steps.
+            seconds = min(
+                timeit.repeat(lambda: mujoco.mj_step(model, self._data, nstep=frame_skip), number=1, repeat=20)
+            )
+            n_threads = max(1, min(count_cores(), n_envs, int(n_envs * seconds / SECONDS_WORTH_A_THREAD)))
         # Only a persistent batch keeps the contacts.
-        batch = Batch(model, n_envs, n_threads, persistent=self.task.contact_forces)
-        self.simulations = Simulations(batch, settings, frame_skip)
+        batch = Batch(model, n_envs, n_threads, persistent=TASKS[spec.id].contact_forces)
+        _batches.add(batch)
         batch.reset(stage=0)
         self._initial: np.ndarray = batch.state[0].copy()
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
         self._limit = limit if limit not in (-1, None) else NO_LIMIT
         self._n_steps = np.zeros(n_envs, np.int64)
+        self.task = TASKS[spec.id](batch, settings, frame_skip)
         self._actions = np.zeros((n_envs, model.nu), np.float32)
-        size = self._bind_fields()
         low, high = model.actuator_ctrlrange.astype(np.float32).T
-        of_env = spaces.Box(-np.inf, np.inf, (size,), np.float64), spaces.Box(low, high, dtype=np.float32)
+        of_env = spaces.Box(-np.inf, np.inf, (self.task.size,), np.float64), spaces.Box(low, high, dtype=np.float32)
         self._singles = [OneSimulation(self, i, *of_env) for i in range(n_envs)]
-        self.monitor(None, {})
+        self._monitors = [
+            Monitor(one, folder and os.path.join(folder, str(i)), **monitoring) for i, one in enumerate(self._singles)
+        ]
         super().__init__(n_envs, *of_env)
-
-    def _bind_fields(self) -> int:
-        """Call each function once, so that MuJoCo computes the fields that it reads; return an observation's size."""
-        task, simulations = self.task, self.simulations
-        simulations.before, simulations.terminated = task.track(simulations), task.terminated(simulations)
-        task.reward(simulations, self._actions)
-        task.reset(simulations, np.random.default_rng(0))
-        task.describe(simulations)
-        return int(task.observe(simulations).shape[1])
-
-    def monitor(self, folder: str | None, arguments: Mapping[str, Any]) -> None:
-        """Put each simulation into a ``Monitor``, which writes ``<index>.monitor.csv`` if there is a folder."""
-        files = [folder and os.path.join(folder, str(i)) for i in range(len(self._singles))]
-        self._monitors = [Monitor(one, file, **arguments) for one, file in zip(self._singles, files, strict=True)]
 
     def reset(self) -> VecEnvObs:
         """Begin new episodes in all simulations, with the seeds that were set since the last reset.
@@ -176,24 +196,21 @@ class MujocoVecEnv(VecEnv):
         self._begin(np.arange(self.num_envs), self._seeds)
         self._reset_seeds()
         self._reset_options()
-        return self._observe()
+        return self.task.observe()
 
     def _begin(self, indices: np.ndarray, seeds: Sequence[int | None]) -> None:
         """Begin new episodes in some of the simulations."""
-        batch = self.simulations.batch
+        batch = self.task.batch
         # The same as batch.reset, in a fraction of the time.
         batch.state[indices], batch.warning[indices] = self._initial, 0
         for i in indices.tolist():
             self._monitors[i].reset(seed=seeds[i])
         batch.forward(indices)
-        self.simulations.cfrc_ext[indices] = 0
+        self.task.cfrc_ext[indices] = 0
         self._n_steps[indices] = 0
-        columns = {key: [*column] for key, column in _fixed(self.task.describe(self.simulations)).items()}
+        columns = {key: [*column] for key, column in _fixed(self.task.describe()).items()}
         for i in indices.tolist():
             self.reset_infos[i] = {key: column[i] for key, column in columns.items()}
-
-    def _observe(self) -> np.ndarray:
-        return np.array(self.task.observe(self.simulations), dtype=np.float64)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions for the next step.
@@ -202,7 +219,7 @@ class MujocoVecEnv(VecEnv):
         """
         # NumPy would add numbers that are not contiguous in another order.
         self._actions = np.ascontiguousarray(actions)
-        if self._actions.shape != (expected := (self.num_envs, self.simulations.model.nu)):
+        if self._actions.shape != (expected := (self.num_envs, self.task.model.nu)):
             raise ArgumentError(f"actions have the shape {self._actions.shape}, but must have {expected}")
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -211,14 +228,14 @@ class MujocoVecEnv(VecEnv):
         :raises NonFiniteError: if a simulation is unstable
         """
         self._simulate()
-        task, simulations = self.task, self.simulations
-        observations = self._observe()
-        simulations.terminated = terminated = task.terminated(simulations)
-        rewards, terms = task.reward(simulations, self._actions)
+        task = self.task
+        observations = task.observe()
+        task.terminated = terminated = task.terminates()
+        rewards, terms = task.reward(self._actions)
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
         cut_off = (truncated & ~terminated).tolist()
-        columns = {**_fixed(task.describe(simulations)), **_fixed(terms), "TimeLimit.truncated": cut_off}
+        columns = {**_fixed(task.describe()), **_fixed(terms), "TimeLimit.truncated": cut_off}
         infos: list[Info] = [*map(dict, map(zip, repeat((*columns,)), zip(*columns.values(), strict=True)))]
         for monitor, reward in zip(self._monitors, rewards.tolist(), strict=True):
             # What Monitor.step does within an episode.
@@ -235,36 +252,28 @@ class MujocoVecEnv(VecEnv):
                 self._singles[i].outcome = None, monitor.rewards.pop(), True, False, infos[i]
                 monitor.step(None)
             self._begin(indices, [None] * self.num_envs)
-            observations = self._observe()
+            observations = task.observe()
         return observations, rewards.astype(np.float32), dones, infos
 
     def _simulate(self) -> None:
         if self._monitors[0].needs_reset:
             raise RuntimeError("reset() must come before the first step()")
-        simulations = self.simulations
-        batch = simulations.batch
-        simulations.before = self.task.track(simulations)
-        simulations.ctrl[:] = self._actions
-        batch.step(nstep=simulations.frame_skip)
+        task, batch = self.task, self.task.batch
+        task.before = task.track()
+        task.ctrl[:] = self._actions
+        batch.step(nstep=task.frame_skip)
         if batch.warning[..., 1].any():
-            self._check_stability()
-        if self.task.contact_forces:
-            import mujoco
-
+            for index, counts in enumerate(batch.warning):
+                for kind in self._unstable:
+                    place, number = counts[kind].tolist()
+                    if number:
+                        text = self._mujoco.mju_warningText(kind, place)
+                        raise NonFiniteError("simulation", f"unstable: {text}", index)
+        if task.contact_forces:
             for i in range(self.num_envs):
                 batch.get_data(i, self._data)
-                mujoco.mj_rnePostConstraint(simulations.model, self._data)
-                simulations.cfrc_ext[i] = self._data.cfrc_ext
-
-    def _check_stability(self) -> None:
-        import mujoco
-
-        for index, counts in enumerate(self.simulations.batch.warning):
-            for kind in self._unstable:
-                place, number = counts[kind].tolist()
-                if number:
-                    text = mujoco.mju_warningText(kind, place)
-                    raise NonFiniteError("simulation", f"unstable: {text}", index)
+                self._mujoco.mj_rnePostConstraint(task.model, self._data)
+                task.cfrc_ext[i] = self._data.cfrc_ext
 
     def close(self) -> None:
         """Close monitor files; a second call does nothing. Threads end with the last reference."""
@@ -275,8 +284,8 @@ class MujocoVecEnv(VecEnv):
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get a setting of the task, or an attribute of the simulations or of their ``Monitor``."""
         where = self._get_indices(indices)
-        if hasattr(self.simulations.settings, attr_name):
-            return [getattr(self.simulations.settings, attr_name) for _ in where]
+        if hasattr(self.task.settings, attr_name):
+            return [getattr(self.task.settings, attr_name) for _ in where]
         return [self._monitors[i].get_wrapper_attr(attr_name) for i in where]
 
     def env_method(
@@ -284,10 +293,10 @@ class MujocoVecEnv(VecEnv):
     ) -> list[Any]:
         """Call a method of ``Monitor``, such as ``get_episode_rewards``.
 
-        :raises NotImplementedError: if the method would step or change a single simulation
+        :raises NotImplementedError: if the method would step or reset a single simulation
         """
-        if method_name in ("step", "reset", "close", "set_wrapper_attr"):
-            self._refuse(f"{method_name}() of single simulations:")
+        if method_name in ("step", "reset"):
+            raise NotImplementedError(f"MuJoCo's batches have no single {method_name}(): use SB3's make_vec_env")
         return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
@@ -296,11 +305,4 @@ class MujocoVecEnv(VecEnv):
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """:raises NotImplementedError: always"""
-        self._refuse("set_attr(): pass env_kwargs, or")
-
-    def get_images(self) -> Sequence[np.ndarray | None]:
-        """:raises NotImplementedError: always"""
-        self._refuse("pictures:")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"MuJoCo's batches have no {what} use SB3's make_vec_env")
+        raise NotImplementedError("MuJoCo's batches have no set_attr(): pass env_kwargs, or use SB3's make_vec_env")

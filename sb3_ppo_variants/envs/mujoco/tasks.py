@@ -1,25 +1,115 @@
-"""Gymnasium's tasks of MuJoCo, version 5, as functions over all simulations.
+"""Gymnasium's tasks of MuJoCo, version 5, over all simulations at once.
 
 Every number is that of gymnasium's environment, bit for bit. This needs its order of operations and its types: a
 control cost has the type of the actions, and powers and norms are taken one simulation at a time where NumPy rounds
 those of arrays differently.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from inspect import signature
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from sb3_ppo_variants.envs.mujoco.simulations import InfoParts, MujocoTask, Simulations
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
+if TYPE_CHECKING:
+    from mujoco.batch import Batch
+
 Generator: TypeAlias = np.random.Generator
-Quantity: TypeAlias = Callable[[Simulations], np.ndarray]
-Costs: TypeAlias = Callable[[Simulations, np.ndarray], np.ndarray]
+State: TypeAlias = tuple[np.ndarray, np.ndarray]
+# Parts of infos: for each key, one value per simulation.
+InfoParts: TypeAlias = Mapping[str, Iterable[object]]
+
+
+class Task:
+    """The simulations of a task.
+
+    Each field of MuJoCo's ``MjData`` is an attribute, with one row per simulation: ``qpos`` has the shape
+    ``(n_envs, nq)``, ``xpos`` ``(n_envs, nbody, 3)``. As after ``mj_step``, ``qpos`` and ``qvel`` are those after the
+    step, and fields that MuJoCo derives from them one substep older. The arrays change with the next step. MuJoCo only
+    returns the fields that were read before the first step.
+
+    :param batch: MuJoCo's batch
+    :param settings: the arguments of gymnasium's environment, which become the attributes of ``settings``
+    :param frame_skip: simulated steps per action
+    """
+
+    contact_forces = False
+    """Whether ``cfrc_ext`` is computed after each step, which costs time."""
+    gaussian = False
+    """Whether episodes begin with Gaussian noise in velocities."""
+
+    def __init__(self, batch: "Batch", settings: Mapping[str, object], frame_skip: int):
+        self.batch, self.model = batch, batch.model
+        self.settings, self.frame_skip = SimpleNamespace(**settings), frame_skip
+        #: simulated seconds per action
+        self.dt = float(batch.model.opt.timestep) * frame_skip
+        self.init_qpos: np.ndarray = batch.model.qpos0.copy()
+        self.init_qvel = np.zeros(batch.model.nv)
+        #: forces and torques on each body from outside, such as contacts
+        self.cfrc_ext = np.zeros((batch.nsim, batch.model.nbody, 6))
+        # What these read, MuJoCo computes from now on.
+        #: what track() returned before the step
+        self.before = self.track()
+        #: which simulations have terminated in this step
+        self.terminated = self.terminates()
+        self.reward(np.zeros((batch.nsim, batch.model.nu), np.float32))
+        self.reset(np.random.default_rng(0))
+        self.describe()
+        #: how many numbers are observed
+        self.size = int(self.observe().shape[1])
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        array: np.ndarray = self.batch.bind(name)
+        setattr(self, name, array)
+        return array
+
+    def body(self, name: str) -> np.ndarray:
+        """Return the positions of a body's frame, of shape ``(n_envs, 3)``."""
+        return self.xpos[:, self.model.body(name).id]
+
+    def state(self, n_hidden: int = 0, bound: float = np.inf) -> np.ndarray:
+        """Read positions, possibly without the first ones, which are those in the world, and clipped velocities."""
+        first = n_hidden if n_hidden and self.settings.exclude_current_positions_from_observation else 0
+        velocities = self.qvel if bound == np.inf else np.minimum(np.maximum(self.qvel, -bound), bound)
+        return np.concatenate((self.qpos[:, first:], velocities), axis=1)
+
+    def observe(self) -> np.ndarray:
+        """Return the observations, of shape ``(n_envs, size)``."""
+        raise NotImplementedError
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        """Return the rewards after a step, of shape ``(n_envs,)``, and parts of the infos.
+
+        :param actions: of shape ``(n_envs, nu)``
+        """
+        raise NotImplementedError
+
+    def reset(self, rng: Generator) -> State:
+        """Draw the ``qpos`` and ``qvel`` with which the next episode of one simulation begins."""
+        scale = self.settings.reset_noise_scale
+        qpos = self.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
+        if self.gaussian:
+            return qpos, self.init_qvel + scale * rng.standard_normal(self.model.nv)
+        return qpos, self.init_qvel + rng.uniform(low=-scale, high=scale, size=self.model.nv)
+
+    def terminates(self) -> np.ndarray:
+        """Return which simulations have terminated, of shape ``(n_envs,)``."""
+        return np.zeros(self.batch.nsim, bool)
+
+    def describe(self) -> InfoParts:
+        """Return parts of the infos of both steps and resets."""
+        return {}
+
+    def track(self) -> np.ndarray:
+        """Return what :meth:`reward` needs from before the step, in a new array."""
+        return np.empty(0)
 
 
 def norms(rows: np.ndarray) -> np.ndarray:
@@ -27,10 +117,9 @@ def norms(rows: np.ndarray) -> np.ndarray:
     return np.sqrt([row.dot(row) for row in np.ascontiguousarray(rows)])
 
 
-def control_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Compute the weighted squared norm of each action."""
-    costs: np.ndarray = sims.settings.ctrl_cost_weight * np.square(actions).sum(axis=1)
-    return costs
+def squares(actions: np.ndarray) -> np.ndarray:
+    """Compute the squared norm of each action."""
+    return np.asarray(np.square(actions).sum(axis=1))
 
 
 def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
@@ -39,369 +128,299 @@ def is_within(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     return np.asarray((low < values) & (values < high))
 
 
-def have_finite_states(sims: Simulations) -> np.ndarray:
-    """Which simulations have finite positions and velocities."""
-    return np.asarray(np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1))
-
-
-# Where the robot is.
-
-
-def positions_and_velocities(sims: Simulations, n_hidden: int = 0, bound: float = np.inf) -> np.ndarray:
-    """Read all positions, possibly without the first ones, which are those in the world, and clipped velocities."""
-    first = n_hidden if n_hidden and sims.settings.exclude_current_positions_from_observation else 0
-    velocities = sims.qvel if bound == np.inf else np.minimum(np.maximum(sims.qvel, -bound), bound)
-    return np.concatenate((sims.qpos[:, first:], velocities), axis=1)
-
-
-def xy_position(sims: Simulations) -> InfoParts:
-    """Report where a robot in space is."""
-    place = sims.qpos[:, :2]
-    return {"x_position": place[:, 0], "y_position": place[:, 1], "distance_from_origin": norms(place)}
-
-
-def tendons(sims: Simulations) -> InfoParts:
-    """Report the tendons of a humanoid."""
-    return {"tendon_length": sims.ten_length, "tendon_velocity": sims.ten_velocity}
-
-
-def lying_position(sims: Simulations) -> InfoParts:
-    """Report where a humanoid that stands up is."""
-    x, y, z = sims.qpos[:, :3].T
-    return {"x_position": x, "y_position": y, "z_distance_from_origin": z - sims.init_qpos[2], **tendons(sims)}
-
-
-def begin_nearby(sims: Simulations, rng: Generator, gaussian: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Begin near the initial state, with uniform noise, or Gaussian noise in velocities."""
-    scale = sims.settings.reset_noise_scale
-    qpos = sims.init_qpos + rng.uniform(low=-scale, high=scale, size=sims.model.nq)
-    if gaussian:
-        return qpos, sims.init_qvel + scale * rng.standard_normal(sims.model.nv)
-    return qpos, sims.init_qvel + rng.uniform(low=-scale, high=scale, size=sims.model.nv)
-
-
-# Robots that run, swim and walk.
-
-
-def root(sims: Simulations, n_axes: int = 2) -> np.ndarray:
-    """Where the roots of robots are, along their first axes."""
-    return sims.qpos[:, :n_axes].copy()
-
-
-def is_upright(sims: Simulations) -> np.ndarray:
-    """Which walkers are healthy, by their height and angle."""
-    height = is_within(sims.qpos[:, 1], sims.settings.healthy_z_range)
-    return np.asarray(height & is_within(sims.qpos[:, 2], sims.settings.healthy_angle_range))
-
-
-def is_hopping(sims: Simulations) -> np.ndarray:
-    """Which hoppers are healthy, by their height, angle and other coordinates."""
-    others = np.concatenate((sims.qpos[:, 2:], sims.qvel), axis=1)
-    return is_upright(sims) & is_within(others, sims.settings.healthy_state_range).all(axis=1)
-
-
-def unless_healthy(is_healthy: Quantity, sims: Simulations) -> np.ndarray:
-    """Terminate the simulations of unhealthy robots, if the task says so."""
-    healthy = is_healthy(sims)
-    return np.asarray(~healthy if sims.settings.terminate_when_unhealthy else np.zeros_like(healthy))
-
-
-def move(
-    place: Quantity,
-    is_healthy: Quantity | None,
-    control_costs: Costs,
-    contact_costs: Costs | None,
-    sims: Simulations,
-    actions: np.ndarray,
-) -> tuple[np.ndarray, InfoParts]:
-    """Reward speed along the first axis and any health, less the costs of torques and any contacts.
-
-    :param place: returns where robots are, of shape ``(n_envs, n_axes)``
-    :param is_healthy: returns which robots are healthy, if that is rewarded
-    """
-    settings = sims.settings
-    velocities = (place(sims) - sims.before) / sims.dt
-    terms = {"x_velocity": velocities[:, 0]}
-    if velocities.shape[1] > 1:
-        terms["y_velocity"] = velocities[:, 1]
-    rewards = terms["reward_forward"] = settings.forward_reward_weight * velocities[:, 0]
-    if is_healthy is not None:
-        # It is known already if the others have terminated.
-        healthy = ~sims.terminated if settings.terminate_when_unhealthy else is_healthy(sims)
-        terms["reward_survive"] = healthy * settings.healthy_reward
-        rewards = rewards + terms["reward_survive"]
-    costs = control_costs(sims, actions)
-    terms["reward_ctrl"] = -costs
-    if contact_costs is not None:
-        of_contacts = contact_costs(sims, actions)
-        terms["reward_contact"] = -of_contacts
-        costs = costs + of_contacts
-    return rewards - costs, terms
-
-
-def robot(
-    place: Quantity,
-    is_healthy: Quantity | None = None,
-    control_costs: Costs = control_costs,
-    contact_costs: Costs | None = None,
-    **functions: Any,
-) -> MujocoTask:
-    """Make the task of a robot that is to :func:`move`, whose episodes end when it is not healthy."""
-    if is_healthy is not None:
-        functions["terminated"] = partial(unless_healthy, is_healthy)
-    reward = partial(move, place, is_healthy, control_costs, contact_costs)
-    return MujocoTask(reward=reward, track=place, **functions)
-
-
-# Pendulums.
-
-
-def stand(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
-    """Reward each step with a standing pole."""
-    rewards = (~sims.terminated).astype(int)
-    return rewards, {"reward_survive": rewards.tolist()}
-
-
-def observe_two_poles(sims: Simulations) -> np.ndarray:
-    """Observe positions, sines and cosines of angles, velocities and the force on the cart."""
-    angles = sims.qpos[:, 1:]
-    velocities, forces = np.clip(sims.qvel, -10, 10), np.clip(sims.qfrc_constraint[:, :1], -10, 10)
-    return np.concatenate((sims.qpos[:, :1], np.sin(angles), np.cos(angles), velocities, forces), axis=1)
-
-
-def balance(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
-    """Reward a tip that is high and still."""
-    bonuses = [sims.settings.healthy_reward * int(not fallen) for fallen in sims.terminated]
-    tips = sims.site_xpos[:, 0]
-    distances = [0.01 * x**2 + (y - 2) ** 2 for x, y in zip(tips[:, 0], tips[:, 2], strict=True)]
-    speeds = [1e-3 * first**2 + 5e-3 * second**2 for first, second in sims.qvel[:, 1:3]]
-    rewards = np.subtract(np.subtract(bonuses, distances), speeds)
-    return rewards, {
-        "reward_survive": bonuses,
-        "distance_penalty": np.negative(distances),
-        "velocity_penalty": np.negative(speeds),
-    }
-
-
-# Arms.
-
-
-def observe_reacher(sims: Simulations) -> np.ndarray:
-    """Observe cosines and sines of angles, the target, velocities and the way to the target."""
-    angles = sims.qpos[:, :2]
-    way = sims.body("fingertip") - sims.body("target")
-    parts = (np.cos(angles), np.sin(angles), sims.qpos[:, 2:], sims.qvel[:, :2], way[:, :2])
-    return np.concatenate(parts, axis=1)
-
-
-def reach(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
-    """Reward a finger near the target."""
-    settings = sims.settings
-    near = -norms(sims.body("fingertip") - sims.body("target")) * settings.reward_dist_weight
-    control = -np.square(actions).sum(axis=1) * settings.reward_control_weight
-    return near + control, {"reward_dist": near, "reward_ctrl": control}
-
-
-def place_target(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Begin near the initial state, with a target within reach."""
-    qpos = rng.uniform(low=-0.1, high=0.1, size=sims.model.nq) + sims.init_qpos
-    while True:
-        goal = rng.uniform(low=-0.2, high=0.2, size=2)
-        if np.linalg.norm(goal) < 0.2:
-            break
-    qpos[-2:] = goal
-    qvel = sims.init_qvel + rng.uniform(low=-0.005, high=0.005, size=sims.model.nv)
-    qvel[-2:] = 0
-    return qpos, qvel
-
-
-def observe_pusher(sims: Simulations) -> np.ndarray:
-    """Observe positions and velocities of the arm, and where its tip, the object and the goal are."""
-    bodies = [sims.body(name) for name in ("tips_arm", "object", "goal")]
-    return np.concatenate((sims.qpos[:, :7], sims.qvel[:, :7], *bodies), axis=1)
-
-
-def push(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
-    """Reward an object near its goal, and an arm near the object."""
-    settings = sims.settings
-    near = -norms(sims.body("object") - sims.body("tips_arm")) * settings.reward_near_weight
-    there = -norms(sims.body("object") - sims.body("goal")) * settings.reward_dist_weight
-    control = -np.square(actions).sum(axis=1) * settings.reward_control_weight
-    return there + control + near, {"reward_dist": there, "reward_ctrl": control, "reward_near": near}
-
-
-def place_object(sims: Simulations, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Begin in the initial state, with the object away from its goal."""
-    qpos = sims.init_qpos.copy()
-    while True:
-        place = np.concatenate([rng.uniform(low=-0.3, high=0, size=1), rng.uniform(low=-0.2, high=0.2, size=1)])
-        if np.linalg.norm(place) > 0.17:
-            break
-    qpos[-4:-2], qpos[-2:] = place, 0
-    qvel = sims.init_qvel + rng.uniform(low=-0.005, high=0.005, size=sims.model.nv)
-    qvel[-4:] = 0
-    return qpos, qvel
-
-
-# Robots in space, which feel their contacts.
-
-
 def flat(rows: np.ndarray) -> np.ndarray:
     """Flatten to one row per simulation."""
     return rows.reshape(len(rows), -1)
 
 
-def clipped_forces(sims: Simulations) -> np.ndarray:
-    """Clip the ant's forces from contacts."""
-    low, high = sims.settings.contact_force_range
-    return np.asarray(np.clip(sims.cfrc_ext, low, high))
+class Robot(Task):
+    """A robot that is to move along the first axis and, in some tasks, to stay healthy."""
+
+    def place(self) -> np.ndarray:
+        """Return where robots are, of shape ``(n_envs, n_axes)``."""
+        return self.qpos[:, :1].copy()
+
+    def is_healthy(self) -> np.ndarray | None:
+        """Return which robots are healthy, if that is rewarded."""
+        return None
+
+    def control_costs(self, actions: np.ndarray) -> np.ndarray:
+        return np.asarray(self.settings.ctrl_cost_weight * squares(actions))
+
+    def contact_costs(self) -> np.ndarray | None:
+        return None
+
+    def track(self) -> np.ndarray:
+        return self.place()
+
+    def terminates(self) -> np.ndarray:
+        self.healthy = self.is_healthy()
+        if self.healthy is None or not self.settings.terminate_when_unhealthy:
+            return super().terminates()
+        return ~self.healthy
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        settings = self.settings
+        velocities = (self.place() - self.before) / self.dt
+        terms = {f"{axis}_velocity": column for axis, column in zip("xy", velocities.T, strict=False)}
+        rewards = terms["reward_forward"] = settings.forward_reward_weight * velocities[:, 0]
+        if self.healthy is not None:
+            terms["reward_survive"] = self.healthy * settings.healthy_reward
+            rewards = rewards + terms["reward_survive"]
+        costs = self.control_costs(actions)
+        terms["reward_ctrl"] = -costs
+        if (of_contacts := self.contact_costs()) is not None:
+            terms["reward_contact"] = -of_contacts
+            costs = costs + of_contacts
+        return rewards - costs, terms
 
 
-def observe_ant(sims: Simulations) -> np.ndarray:
-    """Observe positions and velocities, and forces from contacts."""
-    state = positions_and_velocities(sims, 2)
-    if not sims.settings.include_cfrc_ext_in_observation:
-        return state
-    return np.concatenate((state, flat(clipped_forces(sims)[:, 1:])), axis=1)
+class HalfCheetah(Robot):
+    """A cheetah that runs in a plane."""
+
+    gaussian = True
+
+    def observe(self) -> np.ndarray:
+        return self.state(1)
+
+    def describe(self) -> InfoParts:
+        return {"x_position": self.qpos[:, 0]}
 
 
-def xy_of_body(sims: Simulations) -> np.ndarray:
-    """Where the ant's main body is."""
-    return sims.xpos[:, sims.model.body(sims.settings.main_body).id, :2].copy()
+class Walker2d(Robot):
+    """A robot that walks in a plane, and must keep its height and angle."""
+
+    def observe(self) -> np.ndarray:
+        return self.state(1, bound=10)
+
+    def is_healthy(self) -> np.ndarray:
+        height = is_within(self.qpos[:, 1], self.settings.healthy_z_range)
+        return np.asarray(height & is_within(self.qpos[:, 2], self.settings.healthy_angle_range))
+
+    def describe(self) -> InfoParts:
+        return {"x_position": self.qpos[:, 0], "z_distance_from_origin": self.qpos[:, 1] - self.init_qpos[1]}
 
 
-def is_at_height(sims: Simulations) -> np.ndarray:
-    """Which ants are healthy, by their height."""
-    low, high = sims.settings.healthy_z_range
-    return np.asarray(have_finite_states(sims) & (low <= sims.qpos[:, 2]) & (sims.qpos[:, 2] <= high))
+class Hopper(Walker2d):
+    """A robot that hops in a plane, and must keep its other coordinates too."""
+
+    def is_healthy(self) -> np.ndarray:
+        others = np.concatenate((self.qpos[:, 2:], self.qvel), axis=1)
+        return super().is_healthy() & is_within(others, self.settings.healthy_state_range).all(axis=1)
 
 
-def contact_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Compute the costs of an ant's contacts."""
-    costs = sims.settings.contact_cost_weight * np.sum(np.square(flat(clipped_forces(sims))), axis=1)
-    return np.asarray(costs)
+class Swimmer(Robot):
+    """A robot that swims in a plane."""
+
+    def place(self) -> np.ndarray:
+        return self.qpos[:, :2].copy()
+
+    def observe(self) -> np.ndarray:
+        return self.state(2)
+
+    def describe(self) -> InfoParts:
+        place = self.qpos[:, :2]
+        return {"x_position": place[:, 0], "y_position": place[:, 1], "distance_from_origin": norms(place)}
 
 
-def observe_humanoid(sims: Simulations) -> np.ndarray:
-    """Observe positions and velocities, and quantities of the bodies, of which the first are those of the world."""
-    parts = [positions_and_velocities(sims, 2)]
-    for name, first in {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}.items():
-        if getattr(sims.settings, f"include_{name}_in_observation") is True:
-            parts.append(flat(getattr(sims, name)[:, first:]))
-    return np.concatenate(parts, axis=1)
+class Ant(Swimmer):
+    """An ant, which feels its contacts."""
+
+    contact_forces = gaussian = True
+
+    def place(self) -> np.ndarray:
+        return self.xpos[:, self.model.body(self.settings.main_body).id, :2].copy()
+
+    def observe(self) -> np.ndarray:
+        if not self.settings.include_cfrc_ext_in_observation:
+            return self.state(2)
+        return np.concatenate((self.state(2), flat(self._forces()[:, 1:])), axis=1)
+
+    def is_healthy(self) -> np.ndarray:
+        low, high = self.settings.healthy_z_range
+        is_high = (low <= self.qpos[:, 2]) & (self.qpos[:, 2] <= high)
+        return np.asarray(have_finite_states(self) & is_high)
+
+    def contact_costs(self) -> np.ndarray:
+        return np.asarray(self.settings.contact_cost_weight * np.sum(np.square(flat(self._forces())), axis=1))
+
+    def _forces(self) -> np.ndarray:
+        return np.asarray(np.clip(self.cfrc_ext, *self.settings.contact_force_range))
 
 
-def mass_centers(sims: Simulations) -> np.ndarray:
-    """Where the humanoids' centres of mass are, seen from above."""
-    masses = sims.model.body_mass
-    centers: np.ndarray = (masses[:, None] * sims.xipos[:, :, :2]).sum(axis=1) / masses.sum()
-    return centers
+class Humanoid(Swimmer):
+    """A humanoid that walks."""
+
+    contact_forces = True
+
+    def place(self) -> np.ndarray:
+        """Where the centres of mass are, seen from above."""
+        masses = self.model.body_mass
+        centers: np.ndarray = (masses[:, None] * self.xipos[:, :, :2]).sum(axis=1) / masses.sum()
+        return centers
+
+    def observe(self) -> np.ndarray:
+        """Read quantities of the bodies too, of which the first are those of the world."""
+        parts = [self.state(2)]
+        for name, first in {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}.items():
+            if getattr(self.settings, f"include_{name}_in_observation") is True:
+                parts.append(flat(getattr(self, name)[:, first:]))
+        return np.concatenate(parts, axis=1)
+
+    def is_healthy(self) -> np.ndarray | None:
+        return is_within(self.qpos[:, 2], self.settings.healthy_z_range)
+
+    def control_costs(self, actions: np.ndarray) -> np.ndarray:
+        return super().control_costs(self.ctrl)
+
+    def contact_costs(self, name: str = "contact") -> np.ndarray:
+        weight, bounds = (getattr(self.settings, f"{name}_cost_{what}") for what in ("weight", "range"))
+        return np.asarray(np.clip(weight * np.sum(np.square(flat(self.cfrc_ext)), axis=1), *bounds))
+
+    def describe(self) -> InfoParts:
+        return {**super().describe(), "tendon_length": self.ten_length, "tendon_velocity": self.ten_velocity}
 
 
-def torque_costs(sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Compute the weighted squared norm of the controls of each humanoid."""
-    return control_costs(sims, sims.ctrl)
+class HumanoidStandup(Humanoid):
+    """A humanoid that stands up."""
+
+    def track(self) -> np.ndarray:
+        return Task.track(self)
+
+    def is_healthy(self) -> None:
+        return None
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        height = self.qpos[:, 2] / self.model.opt.timestep
+        control, impact = self.control_costs(actions), self.contact_costs("impact")
+        terms = {"reward_linup": height, "reward_quadctrl": -control, "reward_impact": -impact}
+        return height - control - impact + 1, terms
+
+    def describe(self) -> InfoParts:
+        x, y, z = self.qpos[:, :3].T
+        place = {"x_position": x, "y_position": y, "z_distance_from_origin": z - self.init_qpos[2]}
+        return {**place, "tendon_length": self.ten_length, "tendon_velocity": self.ten_velocity}
 
 
-def impact_costs(name: str, sims: Simulations, actions: np.ndarray) -> np.ndarray:
-    """Compute the costs of forces from contacts, which are clipped; the settings call them ``name``."""
-    weight: float = getattr(sims.settings, f"{name}_cost_weight")
-    low, high = getattr(sims.settings, f"{name}_cost_range")
-    return np.asarray(np.clip(weight * np.sum(np.square(flat(sims.cfrc_ext)), axis=1), low, high))
+def have_finite_states(sims: Task) -> np.ndarray:
+    """Which simulations have finite positions and velocities."""
+    return np.asarray(np.isfinite(sims.qpos).all(axis=1) & np.isfinite(sims.qvel).all(axis=1))
 
 
-def stand_up(sims: Simulations, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
-    """Reward a humanoid's height, less the costs of torques and contacts."""
-    height = sims.qpos[:, 2] / sims.model.opt.timestep
-    control, impact = torque_costs(sims, actions), impact_costs("impact", sims, actions)
-    terms = {"reward_linup": height, "reward_quadctrl": -control, "reward_impact": -impact}
-    return height - control - impact + 1, terms
+class InvertedPendulum(Task):
+    """A pole on a cart."""
+
+    def observe(self) -> np.ndarray:
+        return self.state()
+
+    def terminates(self) -> np.ndarray:
+        return np.asarray(~have_finite_states(self) | (np.abs(self.qpos[:, 1]) > 0.2))
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        rewards = (~self.terminated).astype(int)
+        return rewards, {"reward_survive": rewards.tolist()}
 
 
-gaussian = partial(begin_nearby, gaussian=True)
-x_of_root = partial(root, n_axes=1)
-# The functions of each id. The rest is in the signature of gymnasium's environment.
-TASKS: Mapping[str, MujocoTask] = {
-    "HalfCheetah-v5": robot(
-        x_of_root,
-        observe=partial(positions_and_velocities, n_hidden=1),
-        reset=gaussian,
-        describe=lambda sims: {"x_position": sims.qpos[:, 0]},
-    ),
-    **{
-        env_id: robot(
-            x_of_root,
-            is_healthy,
-            observe=partial(positions_and_velocities, n_hidden=1, bound=10),
-            reset=begin_nearby,
-            describe=lambda sims: {
-                "x_position": sims.qpos[:, 0],
-                "z_distance_from_origin": sims.qpos[:, 1] - sims.init_qpos[1],
-            },
-        )
-        for env_id, is_healthy in {"Hopper-v5": is_hopping, "Walker2d-v5": is_upright}.items()
-    },
-    "InvertedPendulum-v5": MujocoTask(
-        observe=positions_and_velocities,
-        reward=stand,
-        reset=begin_nearby,
-        terminated=lambda sims: ~have_finite_states(sims) | (np.abs(sims.qpos[:, 1]) > 0.2),
-    ),
-    "InvertedDoublePendulum-v5": MujocoTask(
-        observe=observe_two_poles,
-        reward=balance,
-        reset=gaussian,
-        terminated=lambda sims: np.asarray(sims.site_xpos[:, 0, 2] <= 1),
-    ),
-    "Swimmer-v5": robot(
-        root, observe=partial(positions_and_velocities, n_hidden=2), reset=begin_nearby, describe=xy_position
-    ),
-    "Reacher-v5": MujocoTask(observe=observe_reacher, reward=reach, reset=place_target),
-    "Pusher-v5": MujocoTask(observe=observe_pusher, reward=push, reset=place_object),
-    "Ant-v5": robot(
-        xy_of_body,
-        is_at_height,
-        contact_costs=contact_costs,
-        observe=observe_ant,
-        reset=gaussian,
-        describe=xy_position,
-        contact_forces=True,
-    ),
-    "Humanoid-v5": robot(
-        mass_centers,
-        lambda sims: is_within(sims.qpos[:, 2], sims.settings.healthy_z_range),
-        torque_costs,
-        partial(impact_costs, "contact"),
-        observe=observe_humanoid,
-        reset=begin_nearby,
-        describe=lambda sims: {**xy_position(sims), **tendons(sims)},
-        contact_forces=True,
-    ),
-    "HumanoidStandup-v5": MujocoTask(
-        observe=observe_humanoid,
-        reward=stand_up,
-        reset=begin_nearby,
-        describe=lying_position,
-        contact_forces=True,
-    ),
+class InvertedDoublePendulum(Task):
+    """Two poles on a cart, whose tip should be high and still."""
+
+    gaussian = True
+
+    def observe(self) -> np.ndarray:
+        angles = self.qpos[:, 1:]
+        velocities, forces = np.clip(self.qvel, -10, 10), np.clip(self.qfrc_constraint[:, :1], -10, 10)
+        return np.concatenate((self.qpos[:, :1], np.sin(angles), np.cos(angles), velocities, forces), axis=1)
+
+    def terminates(self) -> np.ndarray:
+        return np.asarray(self.site_xpos[:, 0, 2] <= 1)
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        bonuses = [self.settings.healthy_reward * int(not fallen) for fallen in self.terminated]
+        tips = self.site_xpos[:, 0]
+        distances = [0.01 * x**2 + (y - 2) ** 2 for x, y in zip(tips[:, 0], tips[:, 2], strict=True)]
+        speeds = [1e-3 * first**2 + 5e-3 * second**2 for first, second in self.qvel[:, 1:3]]
+        rewards = np.subtract(np.subtract(bonuses, distances), speeds)
+        penalties = {"distance_penalty": np.negative(distances), "velocity_penalty": np.negative(speeds)}
+        return rewards, {"reward_survive": bonuses, **penalties}
+
+
+class Reacher(Task):
+    """An arm that moves its finger to a target."""
+
+    def observe(self) -> np.ndarray:
+        angles, way = self.qpos[:, :2], self.body("fingertip") - self.body("target")
+        parts = (np.cos(angles), np.sin(angles), self.qpos[:, 2:], self.qvel[:, :2], way[:, :2])
+        return np.concatenate(parts, axis=1)
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        near = -norms(self.body("fingertip") - self.body("target")) * self.settings.reward_dist_weight
+        control = -squares(actions) * self.settings.reward_control_weight
+        return near + control, {"reward_dist": near, "reward_ctrl": control}
+
+    def reset(self, rng: Generator) -> State:
+        """Begin near the initial state, with a target within reach."""
+        qpos = rng.uniform(low=-0.1, high=0.1, size=self.model.nq) + self.init_qpos
+        while True:
+            goal = rng.uniform(low=-0.2, high=0.2, size=2)
+            if np.linalg.norm(goal) < 0.2:
+                break
+        qpos[-2:] = goal
+        qvel = self.init_qvel + rng.uniform(low=-0.005, high=0.005, size=self.model.nv)
+        qvel[-2:] = 0
+        return qpos, qvel
+
+
+class Pusher(Task):
+    """An arm that pushes an object to a goal."""
+
+    def observe(self) -> np.ndarray:
+        bodies = [self.body(name) for name in ("tips_arm", "object", "goal")]
+        return np.concatenate((self.qpos[:, :7], self.qvel[:, :7], *bodies), axis=1)
+
+    def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
+        settings = self.settings
+        near = -norms(self.body("object") - self.body("tips_arm")) * settings.reward_near_weight
+        there = -norms(self.body("object") - self.body("goal")) * settings.reward_dist_weight
+        control = -squares(actions) * settings.reward_control_weight
+        return there + control + near, {"reward_dist": there, "reward_ctrl": control, "reward_near": near}
+
+    def reset(self, rng: Generator) -> State:
+        """Begin in the initial state, with the object away from its goal."""
+        qpos = self.init_qpos.copy()
+        while True:
+            place = np.concatenate([rng.uniform(low=-0.3, high=0, size=1), rng.uniform(low=-0.2, high=0.2, size=1)])
+            if np.linalg.norm(place) > 0.17:
+                break
+        qpos[-4:-2], qpos[-2:] = place, 0
+        qvel = self.init_qvel + rng.uniform(low=-0.005, high=0.005, size=self.model.nv)
+        qvel[-4:] = 0
+        return qpos, qvel
+
+
+# What is not in these classes is in the signatures of gymnasium's environments.
+TASKS: Mapping[str, type[Task]] = {
+    f"{task.__name__}-v5": task
+    for task in (
+        *(HalfCheetah, Hopper, Walker2d, InvertedPendulum, InvertedDoublePendulum, Swimmer, Reacher, Pusher),
+        *(Ant, Humanoid, HumanoidStandup),
+    )
 }
 
 
-def is_registered_by(spec: EnvSpec, *packages: str) -> bool:
-    """Whether an environment comes from one of these packages, and not from another that took over the id."""
-    entry = spec.entry_point
-    return isinstance(entry, str) and entry.partition(".")[0] in packages and not spec.additional_wrappers
+def is_gymnasiums(spec: EnvSpec) -> bool:
+    """Whether an environment comes from gymnasium, and not from something else that took over the id."""
+    return str(spec.entry_point).startswith("gymnasium.") and not spec.additional_wrappers
 
 
 def spec_of_task(env_id: str) -> EnvSpec:
     """Find gymnasium's description of a task.
 
-    :raises ArgumentError: if the id has no functions here, or another environment is registered under it
+    :raises ArgumentError: if the id has no class here, or another environment is registered under it
     """
     if env_id not in TASKS:
         refuse("env_id", env_id, f"one of {', '.join(TASKS)}")
     spec = gym.spec(env_id)
-    if not is_registered_by(spec, "gymnasium"):
+    if not is_gymnasiums(spec):
         raise ArgumentError(
             f"env_id={env_id!r} was registered again, with {spec.entry_point}, which is not the task that batches "
             "simulate: use make_vec_env, or register it under another id"
