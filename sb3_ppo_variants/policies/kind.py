@@ -28,8 +28,8 @@ from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import layout_of
-from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.head import BoxPolicy, HybridPolicy
+from sb3_ppo_variants.policies.asymmetric import KEYS, AsymmetricPolicy
+from sb3_ppo_variants.policies.head import OF_PARTS, BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
@@ -50,6 +50,10 @@ def _is_net_arch(value: object) -> bool:
     return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
 
 
+def _is_keys(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(key, str) for key in value)
+
+
 CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
 # Later versions of SB3 may have further arguments.
 POLICY_RULES: Mapping[str, Rule] = {
@@ -59,6 +63,8 @@ POLICY_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("features_extractor_kwargs", "optimizer_kwargs"), instance("a dict", dict).or_none()),
     **dict.fromkeys(("ortho_init", "full_std", "use_expln", "squash_output"), FLAG),
     **dict.fromkeys(("share_features_extractor", "normalize_images"), FLAG),
+    **dict.fromkeys(KEYS, Rule("a list of at least one key of the observations", _is_keys)),
+    **dict.fromkeys(OF_PARTS, instance("a dict by the names of parts of the actions", Mapping).or_none()),
 }
 
 
