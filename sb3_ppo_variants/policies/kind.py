@@ -31,12 +31,10 @@ from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.asymmetric import KEYS, AsymmetricPolicy
 from sb3_ppo_variants.policies.head import OF_PARTS, BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
+from sb3_ppo_variants.saving.plain import Values
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
-# Arguments or variables by name, in addition to SB3's.
-Extras: TypeAlias = Mapping[str, Any]
-NO_EXTRAS: Extras = {}
 
 
 def _is_sizes(value: object) -> bool:
@@ -79,9 +77,9 @@ class Acted(NamedTuple):
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
     """Parameters of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
-    columns: Extras = NO_EXTRAS
+    columns: Values
     """Arguments of the buffer's ``add`` in addition to SB3's, by name."""
-    seen: Extras = NO_EXTRAS
+    seen: Values
     """Entries of the callbacks' ``locals`` in addition to SB3's, by name."""
 
 
@@ -141,7 +139,7 @@ class PolicyKind:
 
     @classmethod
     def make_policy(
-        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: Values
     ) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any.
 
@@ -151,7 +149,7 @@ class PolicyKind:
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
         return {"action_space": layout_of(model.action_space).rows}
 
@@ -231,7 +229,7 @@ class PolicyKind:
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
-    def arguments(self, more: More) -> dict[str, Any]:
+    def arguments(self, more: More) -> Values:
         """Return the arguments of the policy's methods in addition to observations and actions, by name."""
         return {"action_masks": more} if self.takes_masks else {}
 
