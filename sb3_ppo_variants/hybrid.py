@@ -289,8 +289,6 @@ def _index(parts: Sequence[Part], entry: str, name: object) -> int:
 
 
 def _factors(parts: Sequence[Part], given: Weights) -> list[float]:
-    if not isinstance(given, Mapping):
-        refuse("policy_kwargs['entropy_weights']", given, "a dict of numbers by the names of parts of the actions")
     factors = [1.0] * len(parts)
     for name, factor in given.items():
         FINITE.check(f"policy_kwargs['entropy_weights'][{name!r}]", factor)
@@ -300,8 +298,6 @@ def _factors(parts: Sequence[Part], given: Weights) -> list[float]:
 
 def _conditions(parts: Sequence[Part], given: OnlyIf) -> list[Condition | None]:
     allowed = "a dict of pairs by the names of parts: the name of a Discrete part, and one or more of its values"
-    if not isinstance(given, Mapping):
-        refuse("policy_kwargs['only_if']", given, allowed)
     conditions: list[Condition | None] = [None] * len(parts)
     for name, pair in given.items():
         entry = f"policy_kwargs['only_if'][{name!r}]"

@@ -20,6 +20,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution, continuous_parts
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, HybridSpace, float_bounds
 from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
+from sb3_ppo_variants.saving.plain import Values
 
 # The entries of policy_kwargs with which policies draw continuous actions from other distributions, those about the
 # parts of hybrid actions, and one that the continuous parts of these need with every policy.
@@ -36,7 +37,7 @@ class ActionHead(BasePolicy):
     action_net: nn.Module
     log_std_init: float
 
-    def _take(self, named: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, named: Values) -> Values:
         """Remove its own arguments from those of a constructor, and return them."""
         self._given = {name: named.pop(name) for name in self.arguments if name in named}
         return self._given
@@ -121,7 +122,7 @@ class HybridActions(ActionHead):
         drawn = continuous_parts(HybridLayout(action_space).parts, *map(given.get, OF_DISTRIBUTION))
         self.layout = HybridLayout(action_space, [name for name, each in drawn.items() if each.bounded])
         """How actions are laid out in rows."""
-        self.of_parts: dict[str, Any] = {**{name: given.get(name) for name in OF_PARTS}, "continuous": drawn}
+        self.of_parts: Values = {**{name: given.get(name) for name in OF_PARTS}, "continuous": drawn}
         """The arguments of the distribution."""
         super().__init__(observation_space, self._space_of_base(), *others, **named)
 
@@ -132,7 +133,7 @@ class HybridActions(ActionHead):
     def _make_distribution(self) -> HybridDistribution:
         return HybridDistribution(self.layout, **self.of_parts)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
+    def _get_constructor_parameters(self) -> Values:
         return {**super()._get_constructor_parameters(), "action_space": self.layout.space}
 
     def predict(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[np.ndarray, ...] | None]:

@@ -28,15 +28,13 @@ from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import layout_of
-from sb3_ppo_variants.policies.asymmetric import AsymmetricPolicy
-from sb3_ppo_variants.policies.head import BoxPolicy, HybridPolicy
+from sb3_ppo_variants.policies.asymmetric import KEYS, AsymmetricPolicy
+from sb3_ppo_variants.policies.head import OF_PARTS, BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
+from sb3_ppo_variants.saving.plain import Values
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
-# Arguments or variables by name, in addition to SB3's.
-Extras: TypeAlias = Mapping[str, Any]
-NO_EXTRAS: Extras = {}
 
 
 def _is_sizes(value: object) -> bool:
@@ -50,6 +48,10 @@ def _is_net_arch(value: object) -> bool:
     return _is_sizes(value) or (isinstance(value, list) and len(value) == 1 and _is_net_arch(value[0]))
 
 
+def _is_keys(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(key, str) for key in value)
+
+
 CLASS = Rule("a class, or a function that makes an instance", lambda v: callable(v) and not isinstance(v, nn.Module))
 # Later versions of SB3 may have further arguments.
 POLICY_RULES: Mapping[str, Rule] = {
@@ -59,6 +61,8 @@ POLICY_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("features_extractor_kwargs", "optimizer_kwargs"), instance("a dict", dict).or_none()),
     **dict.fromkeys(("ortho_init", "full_std", "use_expln", "squash_output"), FLAG),
     **dict.fromkeys(("share_features_extractor", "normalize_images"), FLAG),
+    **dict.fromkeys(KEYS, Rule("a list of at least one key of the observations", _is_keys)),
+    **dict.fromkeys(OF_PARTS, instance("a dict by the names of parts of the actions", Mapping).or_none()),
 }
 
 
@@ -73,9 +77,9 @@ class Acted(NamedTuple):
     """Shape ``(n_envs,)``."""
     parameters: Parameters | None
     """Parameters of the distributions that the actions were drawn from; ``None`` if they have no known KL."""
-    columns: Extras = NO_EXTRAS
+    columns: Values
     """Arguments of the buffer's ``add`` in addition to SB3's, by name."""
-    seen: Extras = NO_EXTRAS
+    seen: Values
     """Entries of the callbacks' ``locals`` in addition to SB3's, by name."""
 
 
@@ -135,7 +139,7 @@ class PolicyKind:
 
     @classmethod
     def make_policy(
-        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: Values
     ) -> ActorCriticPolicy:
         """Create the policy of a model, and the state that the model keeps for it between rollouts, if any.
 
@@ -145,7 +149,7 @@ class PolicyKind:
         """
         return make(model.observation_space, model.action_space, model.lr_schedule, use_sde=model.use_sde, **arguments)
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
         return {"action_space": layout_of(model.action_space).rows}
 
@@ -225,7 +229,7 @@ class PolicyKind:
         values: th.Tensor = self.policy.predict_values(observations)
         return values
 
-    def arguments(self, more: More) -> dict[str, Any]:
+    def arguments(self, more: More) -> Values:
         """Return the arguments of the policy's methods in addition to observations and actions, by name."""
         return {"action_masks": more} if self.takes_masks else {}
 

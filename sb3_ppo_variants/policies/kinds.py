@@ -13,7 +13,7 @@ from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
-from sb3_ppo_variants.arguments import FRACTION, Rule, check_names, current_value, list_arguments
+from sb3_ppo_variants.arguments import FRACTION, check_names, current_value, list_arguments
 from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
@@ -31,10 +31,6 @@ GIVEN_TO_OPTIMIZER = ("params", "lr")
 GIVEN_TO_BUFFER = (
     "buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs", "hidden_state_shape",
 )  # fmt: skip
-OF_KEYS = Rule(
-    "a list of at least one key of the observations",
-    lambda value: isinstance(value, list | tuple) and bool(value) and all(isinstance(key, str) for key in value),
-)
 # A kind comes before those from whose policies and buffers its own are derived.
 KINDS: tuple[type[PolicyKind], ...] = (MaskedRecurrent, Recurrent, Masked, PolicyKind)
 ALIASES: Mapping[str, type[BasePolicy]] = {
@@ -109,26 +105,24 @@ def _check_kwargs(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> None:
     """Check ``policy_kwargs``. A policy with a constructor of its own may give the arguments other meanings."""
     given, policy_class = model.policy_kwargs, model.policy_class
     own, has_sb3s = list_arguments(policy_class), kind.has_sb3s_constructor(policy_class)
-    for name in KEYS:
-        if name in given and name not in own:
-            if policy_class is not kind.policies[2]:
-                raise ArgumentError(
-                    f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
-                    "MaskableMultiInputPolicy, MultiInputLstmPolicy and MaskableMultiInputLstmPolicy"
-                )
-            OF_KEYS.check(f"policy_kwargs[{name!r}]", given[name])
-    also = (*KEYS, *OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *(kind.rules if has_sb3s else ()))
-    check_names("policy_kwargs", given, policy_class, GIVEN_TO_POLICY, also)
-    for name in (*OF_PARTS, LOG_STD_INIT):
-        if name in given and name not in own and not is_hybrid(model.action_space):
+    of_kind = kind.rules if has_sb3s else {}
+    for name in [name for name in given if name not in own]:
+        if name in KEYS and policy_class is not kind.policies[2]:
+            raise ArgumentError(
+                f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
+                "MaskableMultiInputPolicy, MultiInputLstmPolicy and MaskableMultiInputLstmPolicy"
+            )
+        if name in (*OF_PARTS, LOG_STD_INIT) and not is_hybrid(model.action_space):
             of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
             raise ArgumentError(
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
                 f"{model.action_space}: leave it out"
             )
+    also = (*KEYS, *OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_kind)
+    check_names("policy_kwargs", given, policy_class, GIVEN_TO_POLICY, also)
+    for name in [name for name in given if name in of_kind]:
+        of_kind[name].check(f"policy_kwargs[{name!r}]", given[name])
     if has_sb3s:
-        for name in kind.rules.keys() & given.keys():
-            kind.rules[name].check(f"policy_kwargs[{name!r}]", given[name])
         if LOG_STD_INIT in given and given.get("distribution") in ("beta", Beta()):
             raise ArgumentError(
                 f"policy_kwargs[{LOG_STD_INIT!r}] has no effect beside a Beta distribution, which has no standard "

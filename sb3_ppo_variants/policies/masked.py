@@ -32,6 +32,7 @@ from sb3_ppo_variants.layout import AnySpace, size_of
 from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, HybridActions
 from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.saving.plain import Values
 
 
 class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # type: ignore[misc]
@@ -126,14 +127,14 @@ class Masked(PolicyKind):
 
     @classmethod
     def make_policy(
-        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: Values
     ) -> ActorCriticPolicy:
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
         return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         arguments = super().buffer_arguments(model)
         if isinstance(self.policy, HybridActions):
             n_masks = sum(choices(model.action_space) or ())

@@ -28,6 +28,7 @@ from sb3_ppo_variants.policies.asymmetric import Asymmetric
 from sb3_ppo_variants.policies.head import BoxActions, HybridActions
 from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
+from sb3_ppo_variants.saving.plain import Values
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 HiddenStates: TypeAlias = tuple[th.Tensor, ...]
@@ -138,7 +139,7 @@ class Recurrent(PolicyKind):
 
     @classmethod
     def make_policy(
-        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: dict[str, Any]
+        cls, make: Callable[..., ActorCriticPolicy], model: OnPolicyAlgorithm, arguments: Values
     ) -> ActorCriticPolicy:
         memory = arguments.pop("memory", "lstm") if cls.has_sb3s_constructor(model.policy_class) else "lstm"
         policy = super().make_policy(make, model, arguments)
@@ -147,7 +148,7 @@ class Recurrent(PolicyKind):
         model._last_lstm_states = _zeros(policy.to(model.device), model.n_envs)  # type: ignore[attr-defined]
         return policy
 
-    def buffer_arguments(self, model: OnPolicyAlgorithm) -> dict[str, Any]:
+    def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         n_layers, _, size = self.policy.lstm_hidden_state_shape
         shape = model.n_steps, n_layers, model.n_envs, size
         return {**super().buffer_arguments(model), "hidden_state_shape": shape}
@@ -186,7 +187,7 @@ class Recurrent(PolicyKind):
         divergences, parameters = super().evaluated_parameters(samples)
         return divergences, tuple(column[_sequences(samples).steps] for column in parameters)
 
-    def arguments(self, more: PaddedSequences) -> dict[str, Any]:
+    def arguments(self, more: PaddedSequences) -> Values:
         masks = {} if more.action_masks is None else {"action_masks": more.action_masks}
         return {"lstm_states": more.lstm_states, "episode_starts": more.episode_starts, **masks}
 
