@@ -62,8 +62,6 @@ RECORDED = frozenset({
 LATER = ("protocol", "switched", "resume_every")
 # The run of the random policy ends after the episodes that a score needs, or after this many steps.
 RANDOM_TIMESTEPS = 1_000_000
-# Bytes of the readable part of a run's name.
-LONGEST_READABLE = 200
 
 
 # Settings and conditions
@@ -371,11 +369,8 @@ class Run:
     @property
     def name(self) -> str:
         """A name for the run's files: a readable part, and the digest of the run's identity."""
-        words = f"{self.label}-{self.env}-{self.seed}"
-        readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
-        # Names of files are limited to 255 bytes, and a letter may have up to four.
-        short = readable[:100].encode()[:LONGEST_READABLE].decode(errors="ignore")
-        return f"{short}-{digest({'format': FORMAT, **self.identity})}"
+        readable = re.sub(r"[^A-Za-z0-9_.=-]", "_", f"{self.label}-{self.env}-{self.seed}")
+        return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
         """Make the recipe of the run.

@@ -88,8 +88,7 @@ class RunLog(Episodes):
     def result(self, steps: int) -> Result:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
         if not math.isfinite(sum(map(abs, self.returns))):
-            worst = next((value for value in self.returns if not math.isfinite(value)), max(self.returns, key=abs))
-            raise ValueError(f"the returns of episodes are not finite, or too large for a mean: {worst}")
+            raise ValueError("the returns of episodes are not finite, or too large for a mean")
         digits = records.decimals(self.returns)
         returns = [round(value, digits) for value in self.returns]
         return {

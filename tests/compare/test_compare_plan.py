@@ -350,7 +350,7 @@ def test_the_command_refuses_before_it_writes(arguments: list[str], message: str
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     given = ["--out", str(tmp_path / "out"), "--tensorboard", str(tmp_path / "file" / "in")]
-    with pytest.raises(SystemExit, match=r"--tensorboard .*file/in cannot be written to: .*Not a directory"):
+    with pytest.raises(SystemExit, match=r"Not a directory: .*file/in"):
         main(["compare", "--algos", "ppo_clip", "--seeds", "1", *given])
     activation = {"activation_fn": "torch.nn.modules.activation.ReLU"}
     assert records.to_plain("policy_kwargs", {"activation_fn": nn.ReLU}) == activation
