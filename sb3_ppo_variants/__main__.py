@@ -9,15 +9,17 @@ from typing import Any
 from sb3_ppo_variants.commandline import errors_in_a_line, whole_number
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, PROTOCOL_NAMES
 
+# What argparse's add_argument takes.
+Takes = dict[str, Any]
 # An option with several values, which may also be given several times.
-SEVERAL: dict[str, Any] = {"action": "extend", "nargs": "+"}
-SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-A_NUMBER: dict[str, Any] = {"type": whole_number}
-A_FOLDER: dict[str, Any] = {"type": Path, "metavar": "DIR"}
-NOTHING: dict[str, Any] = {"action": "store_true"}
+SEVERAL: Takes = {"action": "extend", "nargs": "+"}
+SWITCH: Takes = {"action": argparse.BooleanOptionalAction}
+A_NUMBER: Takes = {"type": whole_number}
+A_FOLDER: Takes = {"type": Path, "metavar": "DIR"}
+NOTHING: Takes = {"action": "store_true"}
 OUT = ("--out", {**A_FOLDER, "default": Path("runs/compare")}, "folder for records and report (default: %(default)s)")
 # The options of each command by group: their name, what it takes, and what they do.
-OPTIONS: dict[str, dict[str, list[tuple[str, dict[str, Any], str]]]] = {
+OPTIONS: dict[str, dict[str, list[tuple[str, Takes, str]]]] = {
     "compare": {
         "what to compare": [
             ("--config", {"metavar": "NAME"}, "a comparison in a YAML file, of your own or of the package "

@@ -12,10 +12,10 @@ from sb3_ppo_variants.errors import ArgumentError, installation
 
 @contextmanager
 def errors_in_a_line() -> Iterator[None]:
-    """End the program with the message alone if an argument is not allowed or a package is missing."""
+    """End the program with the message alone if an argument or a file is at fault, or a package is missing."""
     try:
         yield
-    except ArgumentError as error:
+    except (ArgumentError, OSError) as error:
         raise SystemExit(str(error)) from error
     except ModuleNotFoundError as error:
         raise SystemExit(f"this command needs more packages ({error}): {installation('benchmark')}") from error

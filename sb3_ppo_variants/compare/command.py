@@ -44,11 +44,8 @@ def run(options: argparse.Namespace) -> int:
         missing = _find_missing(options, make_plans(options))
         if options.dry_run:
             return 0
-        for option, folder in (("--out", options.out / RECORDS), ("--tensorboard", options.tensorboard)):
-            try:
-                folder and folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ArgumentError(f"{option} {folder} cannot be written to: {error}") from error
+        for folder in filter(None, [options.out / RECORDS, options.tensorboard]):
+            folder.mkdir(parents=True, exist_ok=True)
         with FileLock(options.out / LOCK, timeout=0):
             failed = _make(options, missing) if missing else 0
         write_report(options.out, *records.read(options.out / RECORDS))

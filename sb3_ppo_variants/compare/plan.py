@@ -62,8 +62,6 @@ RECORDED = frozenset({
 LATER = ("protocol", "switched", "resume_every")
 # The run of the random policy ends after the episodes that a score needs, or after this many steps.
 RANDOM_TIMESTEPS = 1_000_000
-# Bytes of the readable part of a run's name.
-LONGEST_READABLE = 200
 
 
 # Settings and conditions
@@ -117,12 +115,9 @@ def read_setting(text: str) -> Setting:
         names = ", ".join(recipes.PROTOCOLS)
         raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {names}")
     known = list_arguments(load_class(setting.path)).keys() - RESERVED.keys() | {*COMPARED_ENVIRONMENT_KEYS}
-    for argument in setting.arguments:
-        if argument in RESERVED:
-            raise ArgumentError(f"{argument} cannot be an argument of a setting, as in {text}: {RESERVED[argument]}")
-        if argument not in known:
-            names = ", ".join([*sorted(known), "protocol"])
-            raise ArgumentError(f"{setting.name} has no argument {argument}; it has {names}")
+    for argument in setting.arguments.keys() - known:
+        has = f"it has {', '.join(sorted(known))}, protocol"
+        raise ArgumentError(f"{argument} cannot be an argument of {setting.name}: {RESERVED.get(argument, has)}")
     return setting
 
 
@@ -173,14 +168,12 @@ class SettingsFile(NamedTuple):
 
 def read_file(path: Path) -> SettingsFile:
     """Read a YAML file of hyperparameters in the RL Zoo's format."""
+    content = path.read_bytes()
     try:
-        content = path.read_bytes()
         entries = evaluate_python(yaml.safe_load(content))
-    except Exception as error:
-        # What the file writes as Python is the user's own code, which may raise anything.
-        what = f"{type(error).__name__}: {error}"
-        allowed = "it must be a YAML file with a dict for each environment"
-        raise ArgumentError(f"--hyperparams {path} cannot be read, {allowed}: {what}") from error
+    except Exception as error:  # What the file writes as Python may raise anything.
+        allowed = f"it must be a YAML file with a dict for each environment: {type(error).__name__}: {error}"
+        raise ArgumentError(f"--hyperparams {path} cannot be read, {allowed}") from error
     return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
 
 
@@ -340,9 +333,9 @@ def _anneal(learning_rate: object, anneal: bool) -> object:
     except ValueError:
         allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
         raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
-    if anneal:
-        return text if text.startswith("lin_") else f"lin_{text}"
-    return constant if text.startswith("lin_") else learning_rate
+    if text.startswith("lin_") == anneal:
+        return learning_rate
+    return f"lin_{text}" if anneal else constant
 
 
 # Runs
@@ -371,11 +364,8 @@ class Run:
     @property
     def name(self) -> str:
         """A name for the run's files: a readable part, and the digest of the run's identity."""
-        words = f"{self.label}-{self.env}-{self.seed}"
-        readable = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in words)
-        # Names of files are limited to 255 bytes, and a letter may have up to four.
-        short = readable[:100].encode()[:LONGEST_READABLE].decode(errors="ignore")
-        return f"{short}-{digest({'format': FORMAT, **self.identity})}"
+        readable = re.sub(r"[^A-Za-z0-9_.=-]", "_", f"{self.label}-{self.env}-{self.seed}")
+        return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
         """Make the recipe of the run.
@@ -407,12 +397,11 @@ def make_plan(settings: list[Setting], envs: Sequence[str], seeds: int, conditio
             if values.count(value) > 1:
                 raise ArgumentError(f"{option} names {value} more than once")
     if (every := conditions.resume_every) is not None:
-        others = [each.label for each in settings if not issubclass(load_class(each.path), PPOBase)]
         if every < 1:
             raise ArgumentError(f"--resume-every must be at least 1, not {every}")
-        if others:
-            only = "needs algorithms of this package, which can continue a run"
-            raise ArgumentError(f"--resume-every {every} {only}; {', '.join(others)} cannot: leave it out of --algos")
+        if others := [each.label for each in settings if not issubclass(load_class(each.path), PPOBase)]:
+            cannot = f"{', '.join(others)} cannot continue a run: leave it out of --algos"
+            raise ArgumentError(f"--resume-every {every} needs algorithms of this package; {cannot}")
     described = conditions.description()
     randoms, first, notes = [], [], []
     for env in envs:
@@ -420,20 +409,16 @@ def make_plan(settings: list[Setting], envs: Sequence[str], seeds: int, conditio
         of_env = {name: value for name, value in shared.items() if name in COMPARED_ENVIRONMENT_KEYS}
         randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
         found = [(setting, resolve(setting, env, conditions)) for setting in settings]
-        _refuse_unknown(set.intersection(*(set(each.dropped) for _, each in found)), settings)
+        # Others are arguments of PPO.
+        if unknown := set.intersection(*(set(each.dropped) for _, each in found)) - list_arguments(PPOClip).keys():
+            has = {name for setting in settings for name in list_arguments(load_class(setting.path))} - RESERVED.keys()
+            known = ", ".join([*COMPARED_ENVIRONMENT_KEYS, *sorted(has)])
+            raise ArgumentError(f"no setting has a hyperparameter {min(unknown)}; they have {known}")
         runs = [Run(setting.label, setting.path, env, 0, n, given, described) for setting, (given, n, _) in found]
         _refuse_what_compares_nothing(runs)
         first += runs
         notes += [f"{s.label} in {env} does not use {', '.join(each.dropped)}" for s, each in found if each.dropped]
     return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
-
-
-def _refuse_unknown(dropped: set[str], settings: Sequence[Setting]) -> None:
-    """Refuse a hyperparameter that no setting has, unless PPO has it."""
-    for name in sorted(dropped - list_arguments(PPOClip).keys()):
-        arguments = {argument for setting in settings for argument in list_arguments(load_class(setting.path))}
-        known = ", ".join([*COMPARED_ENVIRONMENT_KEYS, *sorted(arguments - RESERVED.keys())])
-        raise ArgumentError(f"no setting has a hyperparameter {name}; they have {known}")
 
 
 def _refuse_what_compares_nothing(runs: Sequence[Run]) -> None:

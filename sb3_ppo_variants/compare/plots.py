@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
-from typing import Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -23,15 +23,14 @@ from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
 Drawing = Callable[..., None]
-Color = tuple[float, float, float]
-LineStyle = Literal["solid", "dashed", "dotted", "dashdot"] | tuple[float, tuple[float, ...]]
-Look = tuple[Color, LineStyle]
+# How the lines of a setting are drawn: Matplotlib's ``color``, ``linestyle`` and ``label``.
+Look = dict[str, Any]
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
-LINES: list[LineStyle] = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+LINES = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 # The logged values to draw, with their names in the picture.
@@ -46,7 +45,8 @@ QUANTITIES = {
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
     """Choose the colour and the line style of each setting."""
-    return dict(zip(labels, zip(cycle(COLORS), cycle(LINES), strict=True), strict=False))
+    styles = zip(labels, cycle(COLORS), cycle(LINES), strict=False)
+    return {name: {"color": color, "linestyle": line, "label": escape_label(name)} for name, color, line in styles}
 
 
 def escape_label(label: str) -> str:
@@ -77,16 +77,13 @@ def drawing(
     pyplot.close(figure)
 
 
-def draw_band(
-    axes: Axes, x: np.ndarray, label: str, found: Estimate, look: Look, seeds: np.ndarray | tuple[()] = ()
-) -> None:
+def draw_band(axes: Axes, x: np.ndarray, found: Estimate, seeds: np.ndarray, look: Look) -> None:
     """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
-    color, line = look
-    axes.plot(x, found.value, color=color, linestyle=line, label=escape_label(label))
+    axes.plot(x, found.value, **look)
     if found.is_certain:
-        axes.fill_between(x, found.low, found.high, color=color, alpha=0.15, linewidth=0)
+        axes.fill_between(x, found.low, found.high, color=look["color"], alpha=0.15, linewidth=0)
     elif len(seeds) > 1:
-        axes.plot(x, np.transpose(seeds), color=color, linestyle=line, linewidth=0.5, alpha=0.6)
+        axes.plot(x, seeds.T, **{**look, "label": None}, linewidth=0.5, alpha=0.6)
 
 
 def draw_means(comparison: Comparison, file: Path) -> None:
@@ -94,7 +91,7 @@ def draw_means(comparison: Comparison, file: Path) -> None:
     estimates, look = statistics.means(comparison.arrays), looks(comparison.labels)
     with drawing(file, size=(6.5, 0.9 + 0.34 * len(estimates))) as [[axes]]:
         for height, (label, estimate) in enumerate(estimates.items()):
-            color, _ = look[label]
+            color = look[label]["color"]
             if estimate.is_certain:
                 axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
             axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
@@ -131,7 +128,7 @@ def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
         for label, look in looks(comparison.labels).items():
             if (found := mean_curve(comparison, env, label)) is not None:
                 steps, mean, seeds = found
-                draw_band(axes, steps, label, mean, look, seeds)
+                draw_band(axes, steps, mean, seeds, look)
         if env in (random := comparison.random_scores):
             axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
         axes.set(xlabel="environment steps", ylabel="return of an episode", title=env)
@@ -146,8 +143,8 @@ def draw_efficiency(comparison: Comparison, file: Path) -> None:
             mean, seeds = statistics.band(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
-            draw_band(by_steps, 100 * shares, label, mean, look[label], seeds)
-            draw_band(by_time, shares * seconds / 60, label, mean, look[label], seeds)
+            draw_band(by_steps, 100 * shares, mean, seeds, look[label])
+            draw_band(by_time, shares * seconds / 60, mean, seeds, look[label])
         by_steps.set(xlabel="% of the environment steps", ylabel="mean normalised score")
         by_time.set_xlabel("minutes of a run, mean")
 
@@ -169,13 +166,13 @@ def draw_training(comparison: Comparison, file: Path) -> None:
         for row, name in zip(grid, names, strict=True):
             row[0].set_ylabel(QUANTITIES[name], fontsize="small")
             for axes, env in zip(row, envs, strict=True):
-                for label, (color, line) in looks(comparison.labels).items():
+                for label, look in looks(comparison.labels).items():
                     # At this size, intervals would hide one another.
                     runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
                     if runs:
                         mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
                         steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
-                        axes.plot(steps, mean, color=color, linestyle=line, linewidth=1.2, label=escape_label(label))
+                        axes.plot(steps, mean, **look, linewidth=1.2)
                 is_positive = any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines)
                 if name in ("kl", "kl_coef") and is_positive:
                     axes.set_yscale("log")

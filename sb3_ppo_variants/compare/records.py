@@ -60,13 +60,14 @@ class Result(TypedDict, total=False):
     score: float | None
     steps: int
     last_returns: list[float]
-    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing".
+    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing": the
+    # mean return of the last episodes at the end of each span.
     episodes: dict[str, Sequence[float]] | None
-    # The learning curve: the mean return of the last episodes at the end of each span.
     trailing: list[float | None]
-    # Records of earlier versions lack what follows. By name of a logged value, its means over the updates in each span.
+    # By name of a logged value, its means over the updates in each span. Records of earlier versions lack it.
     training: dict[str, list[float | None]]
-    # The commit of this package, what decides how sums are rounded, and the class of the vectorised environment.
+    # What decides how sums are rounded: the commit of this package, processor and libraries; and the class of the
+    # vectorised environment.
     commit: str | None
     numerics: dict[str, str]
     vec_env: str
@@ -144,7 +145,7 @@ def _texts(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
             continue
         try:
             lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
             raise ArgumentError(f"{path} cannot be read as a file that report --export wrote: {error}") from error
         yield from ((f"line {number} of {path}", line) for number, line in enumerate(lines, start=1))
 
@@ -152,7 +153,7 @@ def _texts(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
 def pack(records: Iterable[Record], file: Path) -> None:
     """Write records to one small file, with their curves, but without the list of all episodes.
 
-    :raises ArgumentError: if the name of the file does not end in ``.jsonl.gz``, or it cannot be written
+    :raises ArgumentError: if the name of the file does not end in ``.jsonl.gz``
     """
     if not file.name.endswith(PACKED):
         raise ArgumentError(f"--export {file} needs a name that ends in {PACKED}, because the file is compressed")
@@ -160,12 +161,9 @@ def pack(records: Iterable[Record], file: Path) -> None:
     for record in records:
         trailing = {"trailing": curve(record)} if record["status"] == "finished" else {}
         lines.append(json.dumps({**record, "episodes": None, **trailing}) + "\n")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # The file contains no timestamp, so that the same records give the same file.
-        write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
-    except OSError as error:
-        raise ArgumentError(f"--export {file} could not be written: {error}") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # The file contains no timestamp, so that the same records give the same file.
+    write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
 # Values

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -65,19 +65,16 @@ def write_report(
         if not known:
             raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
         baseline = known[0]
-    try:
-        (out / PICTURES).mkdir(parents=True, exist_ok=True)
-        text = to_markdown(compared, problems, out / PICTURES, baseline)
-        frames = [each.table.assign(comparison=each.name) for each in compared]
-        contents = {
-            out / "report.md": text,
-            out / "report.html": to_html(text, out),
-            out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
-        }
-        for file, content in contents.items():
-            write_atomically(file, content.encode())
-    except OSError as error:
-        raise SystemExit(f"the report could not be written to --out {out}: {error}") from error
+    (out / PICTURES).mkdir(parents=True, exist_ok=True)
+    text = to_markdown(compared, problems, out / PICTURES, baseline)
+    frames = [each.table.assign(comparison=each.name) for each in compared]
+    contents = {
+        out / "report.md": text,
+        out / "report.html": to_html(text, out),
+        out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
+    }
+    for file, content in contents.items():
+        write_atomically(file, content.encode())
     print(f"Report: {', '.join(map(str, contents))}")
 
 
@@ -87,7 +84,7 @@ def to_markdown(
     """Make the report in Markdown, and draw its pictures into a folder."""
     TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
     functions = (
-        count, name_pictures, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores,
+        count, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores,
         tabulate_speed, tabulate_hyperparameters,
     )  # fmt: skip
     return TEMPLATES.get_template("report.md.j2").render(
@@ -99,23 +96,17 @@ def to_markdown(
 
 def draw(folder: Path, title: str, name: str, function: plots.Drawing, comparison: Comparison, *arguments: str) -> str:
     """Draw a picture of a comparison, and return its Markdown."""
-    file = folder / f"{comparison.name}-{name}.png"
+    named = re.sub(r"[^\w-]", "_", name)
+    file = folder / f"{comparison.name}-{named}.png"
     function(comparison, *arguments, file)
     return f"![{title}]({PICTURES}/{file.name})"
-
-
-def name_pictures(envs: Sequence[str]) -> dict[str, str]:
-    """Name the picture of each environment. Ids that only differ in what file names cannot have get a digest."""
-    names = {env: re.sub(r"[^A-Za-z0-9_-]", "_", env) for env in envs}
-    counts = Counter(names.values())
-    return {env: n if counts[n] == 1 else f"{n}-{records.digest(env)[:6]}" for env, n in names.items()}
 
 
 def to_html(text: str, folder: Path) -> str:
     """Convert the report to a single HTML page, with its pictures, from the folder, embedded."""
 
     def embed(found: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
+        return f'src="data:image/png;base64,{base64.b64encode((folder / unquote(found[1])).read_bytes()).decode()}"'
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     return TEMPLATES.get_template("report.html.j2").render(body=re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body))
@@ -151,11 +142,11 @@ def write_table(frame: pd.DataFrame, index: str | None = "setting") -> str:
 def summarize(comparison: Comparison) -> list[str]:
     """List the conditions of a comparison, its numbers of runs, and the versions and machines that made them."""
     failed = [record for record in comparison.failed if record["label"] != RANDOM]
-    trainings, conditions = [*comparison.records, *failed], comparison.conditions
+    trainings, conditions = [*comparison.own, *failed], comparison.conditions
     everything = [*trainings, *comparison.random]
     frame = pd.DataFrame(trainings, columns=["label", "env", "seed", "timesteps"])
-    names = {"label": "setting", "env": "environment", "seed": "seed"}
-    counts = [count(frame[column].unique(), name) for column, name in names.items()]
+    things = {"label": "setting", "env": "environment", "seed": "seed"}
+    counts = [count(frame[column].unique(), thing) for column, thing in things.items()]
 
     def join(values: Values) -> str:
         return ", ".join(f"{name} {value}" for name, value in values.items())
@@ -169,15 +160,16 @@ def summarize(comparison: Comparison) -> list[str]:
         "preset": None,
         "protocol": protocol,
         "timesteps": ", ".join(f"{steps:,}" for steps in sorted(frame["timesteps"].unique())),
-        "runs": f"{len(comparison.records)} finished, {len(failed)} failed ({', '.join(counts)})",
+        "runs": f"{len(comparison.own)} finished, {len(failed)} failed ({', '.join(counts)})",
         "commit": ", ".join(sorted({each.get("commit") or "" for each in everything} - {""})),
     }
     lines = [f"{name.replace('_', ' ')}: {fact}" for name, fact in facts.items() if fact not in (None, "", {})]
     lines += [f"versions: {each}" for each in sorted({join(each["versions"]) for each in everything})]
     lines += [f"machine: {each}" for each in sorted({each["machine"] for each in everything})]
-    computed = {join(each.get("numerics", {})) for each in comparison.records}
-    lines += [f"computed by: {each or 'not known, in an earlier version'}" for each in sorted(computed)]
-    if len({(each["label"], str(each.get("numerics"))) for each in comparison.records}) > len(comparison.labels):
+    computed = {(each["label"], join(each.get("numerics", {}))) for each in comparison.own}
+    names = sorted({numerics for _, numerics in computed})
+    lines += [f"computed by: {each or 'not known, in an earlier version'}" for each in names]
+    if len(computed) > len({label for label, _ in computed}):
         differ = "with the same seed, they would differ as runs of different seeds do"
         lines.append(f"runs of different processors or backends are compared here: {differ}")
     return lines
@@ -306,14 +298,14 @@ def tabulate_speed(frame: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-def tabulate_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tabulate_hyperparameters(found: Sequence[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tabulate the hyperparameters that all settings share in all environments, and those that differ."""
     rows = {
         (escape(record["label"]), record["env"]): {
             name: escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in record["hyperparameters"].items()
         }
-        for record in comparison.records
+        for record in found
     }
     names = ["setting", "environment"]
     frame = pd.DataFrame([*rows.values()], index=pd.MultiIndex.from_tuples(rows or [("", "")][:0], names=names))

@@ -87,9 +87,8 @@ class RunLog(Episodes):
 
     def result(self, steps: int) -> Result:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
-        if not math.isfinite(sum(map(abs, self.returns))):
-            worst = next((value for value in self.returns if not math.isfinite(value)), max(self.returns, key=abs))
-            raise ValueError(f"the returns of episodes are not finite, or too large for a mean: {worst}")
+        if not math.isfinite(total := sum(map(abs, self.returns))):
+            raise ValueError(f"the returns of episodes are not finite, or too large for a mean: they add up to {total}")
         digits = records.decimals(self.returns)
         returns = [round(value, digits) for value in self.returns]
         return {
@@ -285,15 +284,16 @@ def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Poo
 
     :param address: address of the cluster; ``None`` starts one on this machine
     :param jobs: number of parallel runs; ``None`` for one per core that this process may use
-    :raises SystemExit: if the package of the backend is missing, there is no such cluster, or it has too few cores
+    :raises OSError: if no cluster answers
+    :raises SystemExit: if the package of the backend is missing, or a cluster has too few cores
     """
     package = {"ray": "ray", "dask": "distributed"}.get(backend)
-    if package is not None and find_spec(package) is None:
-        raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
-    if backend == "loky":
+    if package is None:
         together = {"initializer": _end_with, "initargs": (os.getpid(),)}
         jobs = jobs or cpu_count()
         yield Pool(backend, jobs, BrokenProcessPool, together, max(1, cpu_count() // jobs))
+    elif find_spec(package) is None:
+        raise SystemExit(f"--backend {backend} needs {backend.capitalize()}: {installation(backend)}")
     else:
         yield from (_ray if backend == "ray" else _dask)(address, jobs)
 
@@ -319,11 +319,7 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
         supports_return_generator = True
 
     register_parallel_backend("ray", Generating)
-    try:
-        context = ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
-        raise SystemExit(f"no Ray cluster answers at --address {address}: {error}") from error
-    with context:
+    with ray.init(address=address, log_to_driver=False):
         cores = int(ray.cluster_resources().get("CPU", 0))
         # Ray's pool has a core for each worker, and with one worker joblib would not use the pool.
         if cores < max(jobs or 1, 2):
@@ -333,13 +329,10 @@ def _ray(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     distributed = import_module("distributed")
+
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
-    try:
-        client = distributed.Client(address, **started)
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"no Dask scheduler answers at --address {address}: {error}") from error
-    with client:
+    with distributed.Client(address, **started) as client:
         # Workers of a cluster that has just been started may join it a little later.
         client.wait_for_workers(1, SECONDS_FOR_WORKERS)
         yield Pool("dask", jobs or sum(client.ncores().values()), distributed.KilledWorker)

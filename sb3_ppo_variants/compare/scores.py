@@ -4,7 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -17,19 +17,73 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.saving.plain import Values
 
 
-@dataclass(frozen=True)
 class Comparison:
-    """Runs under the same conditions: finished training runs, runs of the random policy, and failed runs."""
+    """Runs under the same conditions, their scores, and how these differ.
 
-    conditions: Values
-    records: list[Record]
-    random: list[Record]
-    failed: list[Record]
+    A setting is known by its label. ``records`` are those of finished trainings, ``own`` the ones of them that were not
+    recorded elsewhere, ``random`` those of the random policy, and ``failed`` the rest.
+    """
 
-    @property
-    def name(self) -> str:
-        """A short name for files."""
-        return digest(self.conditions)[:6]
+    def __init__(self, records: Sequence[Record]):
+        self.conditions: Values = records[0]["conditions"]
+        self.name = digest(self.conditions)[:6]
+        finished = [record for record in records if record["status"] == "finished"]
+        self.failed = [record for record in records if record["status"] == "failed"]
+        self.random = [record for record in finished if record["label"] == RANDOM]
+        self.records = [record for record in finished if record["label"] != RANDOM]
+        self.own = [record for record in self.records if record["algorithm"] != ADDED]
+        self.labels = sorted({record["label"] for record in self.records}, key=order)
+        self.envs = sorted({record["env"] for record in self.records})
+        own = {record["label"] for record in self.own}
+        self.added = [label for label in self.labels if label not in own]
+        # The scale of the scores is that of settings without a protocol of their own, if there are any.
+        own = own or {*self.labels}
+        scaling = {label for label in own if own_protocol(label) is None} or own
+        self.not_scaling = [label for label in self.labels if label not in scaling]
+        # The first one of several.
+        self.random_scores = {r["env"]: r["score"] for r in reversed(self.random) if r["score"] is not None}
+        self.scale = self._make_scale()
+        self.table = self._make_table()
+        self.scaled_envs = sorted(set(self.table["env"][self.table["normalised"].notna()]))
+        # The normalised scores of the seeds with a run in every environment that has some.
+        self.matrices: dict[str, pd.DataFrame] = {}
+        for label, rows in self.table.groupby("label", sort=False):
+            matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=self.scaled_envs)
+            if not (matrix := matrix.dropna()).empty:
+                self.matrices[label] = matrix
+        self.arrays = {label: matrix.to_numpy() for label, matrix in self.matrices.items()}
+        self.tested = {label: array for label, array in self.arrays.items() if label not in self.added}
+        # What has runs, maybe failed ones, but no such score.
+        tried = [record for record in [*self.records, *self.failed] if record["label"] != RANDOM]
+        self.incomplete = sorted({record["label"] for record in tried} - self.arrays.keys(), key=order)
+        self.without_scale = sorted({record["env"] for record in tried} - {*self.scaled_envs})
+
+    def _make_scale(self) -> pd.DataFrame:
+        """Tabulate the scores in each environment that are scaled to 0, the random policy's, and to 1, the best run's.
+
+        The best is that of the runs that set the scale and are better than the random policy. Where there is none, it
+        is that of all runs that were not recorded elsewhere.
+        """
+        frame = pd.DataFrame(self.own or self.records, columns=["label", "env", "score"])
+        frame = frame.astype({"score": float}).set_index("env")
+        low = pd.Series(self.random_scores, dtype=float)
+        scaling = frame[~frame["label"].isin(self.not_scaling) & ~(frame["score"] <= low.reindex(frame.index))]
+        best = [each["score"].groupby("env").max() for each in (scaling, frame)]
+        return pd.DataFrame({"low": low, "high": best[0].combine_first(best[1])})
+
+    def _make_table(self) -> pd.DataFrame:
+        """Make a row for each finished training run. A score without an episode, or a scale, is NaN.
+
+        Normalised scores are NaN in environments where the random policy was not measured, or no run is better than it.
+        """
+        columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
+        found = sorted(self.records, key=lambda record: (order(record["label"]), record["env"], record["seed"]))
+        frame = pd.DataFrame(found, columns=columns).astype({"score": float})
+        frame["episodes"] = [len(record["last_returns"]) for record in found]
+        frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
+        low, high = (frame["env"].map(self.scale[end]) for end in ("low", "high"))
+        frame["normalised"] = (frame["score"] - low) / (high - low).where(high > low)
+        return frame
 
     @property
     def title(self) -> str:
@@ -38,113 +92,10 @@ class Comparison:
         protocol = self.conditions.get("protocol") and f"protocol {self.conditions['protocol']}"
         return ", ".join(filter(None, [what, protocol, self.conditions.get("switched")]))
 
-    @cached_property
-    def labels(self) -> list[str]:
-        """The labels of the settings."""
-        return sorted({record["label"] for record in self.records}, key=order)
-
-    @cached_property
-    def envs(self) -> list[str]:
-        """The environments."""
-        return sorted({record["env"] for record in self.records})
-
     @property
     def baseline(self) -> str:
         """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
         return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
-
-    @cached_property
-    def own(self) -> "Comparison":
-        """The comparison without the runs that were recorded elsewhere."""
-        return replace(self, records=[record for record in self.records if record["algorithm"] != ADDED])
-
-    @property
-    def added(self) -> list[str]:
-        """The labels of the settings that were recorded elsewhere."""
-        return [label for label in self.labels if label not in self.own.labels]
-
-    @property
-    def not_scaling(self) -> list[str]:
-        """The labels of the settings whose runs do not set the scale of the scores, if others can.
-
-        They are those with a protocol of their own, and those that were recorded elsewhere.
-        """
-        own = self.own.labels or self.labels
-        scaling = [label for label in own if own_protocol(label) is None] or own
-        return [label for label in self.labels if label not in scaling]
-
-    @property
-    def random_scores(self) -> dict[str, float]:
-        """The score of the random policy in each environment where it was measured, the first one of several."""
-        return {record["env"]: record["score"] for record in reversed(self.random) if record["score"] is not None}
-
-    @cached_property
-    def best_scores(self) -> dict[str, float]:
-        """The score in each environment that is scaled to 1: the best of the runs that set the scale.
-
-        Where none of these is better than the random policy, it is the best of all that were not recorded elsewhere.
-        """
-        low, not_scaling = self.random_scores, self.not_scaling
-        best: dict[str, tuple[bool, float]] = {}
-        for record in self.own.records or self.records:
-            if (score := record["score"]) is not None:
-                env = record["env"]
-                rank = record["label"] not in not_scaling and score > low.get(env, -math.inf), score
-                best[env] = max(best.get(env, rank), rank)
-        return {env: score for env, (_, score) in best.items()}
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """A table with a row for each finished training run. A score without an episode, or a scale, is NaN.
-
-        Normalised scores are 0 for the random policy and 1 for the best run. They are NaN in environments where the
-        random policy was not measured, or no run is better than it.
-        """
-        columns = ["label", "env", "seed", "timesteps", "score", "steps", "wall_seconds", "cpu_seconds"]
-        found = sorted(self.records, key=lambda record: (order(record["label"]), record["env"], record["seed"]))
-        frame = pd.DataFrame(found, columns=columns).astype({"score": float})
-        frame["episodes"] = [len(record["last_returns"]) for record in found]
-        frame["steps_per_second"] = frame["steps"] / frame["wall_seconds"]
-        low, high = (frame["env"].map(of_env).astype(float) for of_env in (self.random_scores, self.best_scores))
-        frame["normalised"] = (frame["score"] - low) / (high - low).where(high > low)
-        return frame
-
-    @property
-    def scaled_envs(self) -> list[str]:
-        """The environments with normalised scores."""
-        return sorted(set(self.table["env"][self.table["normalised"].notna()]))
-
-    @property
-    def without_scale(self) -> list[str]:
-        """The environments without normalised scores, with those where every run failed."""
-        envs = {record["env"] for record in [*self.records, *self.failed] if record["label"] != RANDOM}
-        return sorted(envs - {*self.scaled_envs})
-
-    @cached_property
-    def matrices(self) -> dict[str, pd.DataFrame]:
-        """The normalised scores of each setting, for the seeds with a run in every environment that has some."""
-        envs = self.scaled_envs
-        pivoted = {
-            label: rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=envs).dropna()
-            for label, rows in self.table.groupby("label", sort=False)
-        }
-        return {label: matrix for label, matrix in pivoted.items() if not matrix.empty}
-
-    @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The ``matrices`` as arrays."""
-        return {label: matrix.to_numpy() for label, matrix in self.matrices.items()}
-
-    @property
-    def tested(self) -> dict[str, np.ndarray]:
-        """The ``arrays`` of the settings that are tested: those that were not recorded elsewhere."""
-        return {label: own for label, own in self.arrays.items() if label not in self.added}
-
-    @property
-    def incomplete(self) -> list[str]:
-        """The settings that have runs, maybe failed ones, but none that count."""
-        labels = {record["label"] for record in [*self.records, *self.failed]} - {RANDOM}
-        return sorted(labels - self.arrays.keys(), key=order)
 
     @cached_property
     def doubts(self) -> dict[str, str]:
@@ -154,7 +105,7 @@ class Comparison:
         may be the worst of their setting.
         """
         found = dict.fromkeys(self.added, "recorded elsewhere")
-        for label in self.own.labels:
+        for label in dict.fromkeys(record["label"] for record in self.own):
             runs = [*self.runs(label), *(record for record in self.failed if record["label"] == label)]
             if lost := sum(record.get("score") is None for record in runs):
                 found[label] = f"{lost} of {len(runs)} runs have no score"
@@ -184,9 +135,8 @@ class Comparison:
         They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added
         runs are left out, because their numbers of steps may differ.
         """
-        runs = {(record["label"], record["env"], record["seed"]): record for record in self.own.records}
-        low = np.array([self.random_scores[env] for env in self.scaled_envs])[:, None]
-        high = np.array([self.best_scores[env] for env in self.scaled_envs])[:, None]
+        runs = {(record["label"], record["env"], record["seed"]): record for record in self.own}
+        low, high = self.scale.loc[self.scaled_envs].to_numpy().T[..., None]
         found = {}
         for label in self.tested:
             matrix = self.matrices[label]
@@ -221,13 +171,9 @@ def comparisons(records: Iterable[Record]) -> list[Comparison]:
     parts: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         parts[digest(record["conditions"])].append(record)
-    found = []
-    for part in parts.values():
-        failed = [record for record in part if record["status"] == "failed"]
-        random = [record for record in part if record["status"] != "failed" and record["label"] == RANDOM]
-        trained = [record for record in part if record["status"] != "failed" and record["label"] != RANDOM]
-        _refuse_changed_defaults(trained)
-        found.append(Comparison(part[0]["conditions"], trained, random, failed))
+    found = [Comparison(part) for part in parts.values()]
+    for comparison in found:
+        _refuse_changed_defaults(comparison.records)
     # Complete protocols come before those with changes.
     return sorted(
         found, key=lambda c: (c.conditions["preset"] or "", bool(c.conditions.get("switched")), c.envs, c.name)

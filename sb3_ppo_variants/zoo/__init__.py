@@ -20,7 +20,6 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 import yaml
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
@@ -91,18 +90,13 @@ class ExperimentManager(Upstream):
             config.write_text(yaml.safe_dump(entries_in_file(algo)), encoding="utf-8")
             options["config"] = str(config)
         super().__init__(args, algo, env_id, log_folder, *others, **options)
-
-    def setup_experiment(self) -> tuple[BaseAlgorithm, Hyperparameters] | None:
-        """Set up the experiment; see rl_zoo3."""
         if self.vec_env_class is SubprocVecEnv:
             self.vec_env_class = SafeSubprocVecEnv
-        return super().setup_experiment()
 
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
         """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
 
-        :raises ArgumentError: if the policy needs action masks, ``fast_envs`` is neither True nor False, or a wrapper
-            cannot be imported
+        :raises ArgumentError: if the policy needs action masks, or ``fast_envs`` is neither True nor False
         """
         hyperparams, saved = super().read_hyperparameters()
         self._fast_envs = hyperparams.pop("fast_envs", False)
@@ -113,10 +107,8 @@ class ExperimentManager(Upstream):
         try:
             check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
         except ArgumentError as error:
-            if error.__cause__ is not None:  # That of an import.
-                raise
             # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
-            warnings.warn(f"{env_id} skips frames, and AtariWrapper skips again: add --env-kwargs frameskip:1")
+            warnings.warn(str(error))
         return hyperparams, saved
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:

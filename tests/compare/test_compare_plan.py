@@ -100,9 +100,9 @@ def test_settings() -> None:
         ("nowhere:PPO", "nowhere:PPO cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("stable_baselines3:PPOO", "stable_baselines3:PPOO cannot be imported: .*has no attribute"),
         ("builtins:dict", "builtins:dict is not an algorithm: it must derive from .*BaseAlgorithm"),
-        ("ppo_clip:clip_rang=0.1", "ppo_clip has no argument clip_rang; it has .*clip_range"),
-        ("ppo_clip:verbose=1", "verbose cannot be an argument.*it does not change what is learned"),
-        ("ppo_clip:seed=1", "seed cannot be an argument of a setting, as in ppo_clip:seed=1: use --seeds"),
+        ("ppo_clip:clip_rang=0.1", "clip_rang cannot be an argument of ppo_clip: it has .*clip_range"),
+        ("ppo_clip:verbose=1", "verbose cannot be an argument of ppo_clip: it does not change what is learned"),
+        ("ppo_clip:seed=1", "seed cannot be an argument of ppo_clip: use --seeds"),
         ("ppo_clip:a=1,a=2", r"^a is given more than once in 'a=1,a=2'$"),
         ("ppo_clip:protocol=mine", "protocol=mine in .* is none of the protocols: text"),
     ],
@@ -136,7 +136,7 @@ def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
     assert resolved("ppo_clip", **shared)["clip_range"] == 0.3
     # DQN's n_steps has a different meaning from PPO's.
     assert resolved("stable_baselines3:DQN")["n_steps"] == 1
-    with pytest.raises(ArgumentError, match="ppo_unclipped has no argument kl_coef"):
+    with pytest.raises(ArgumentError, match="kl_coef cannot be an argument of ppo_unclipped"):
         read_setting("ppo_unclipped:kl_coef=1")
     for parameters, message in (({"kl_coef": 0.5}, "kl_coef"), ({"n_stepz": 3}, "n_stepz; they have .*n_steps")):
         with pytest.raises(ArgumentError, match=f"no setting has a hyperparameter {message}"):
@@ -335,7 +335,7 @@ def test_a_later_argument_at_its_default_changes_no_name(algorithm: str, monkeyp
         (["-p", "gamma=0.9", "-p", "gamma=0.8"], "gamma is given more than once"),
         (["-p", "fast_envs=True"], "fast_envs cannot be a hyperparameter of a comparison: use --fast-envs"),
         (["--resume-every", "0"], "--resume-every must be at least 1, not 0"),
-        (["--resume-every", "64"], "--resume-every 64 needs algorithms of this package, .*; sb3_ppo cannot"),
+        (["--resume-every", "64"], "--resume-every 64 needs algorithms of this package; sb3_ppo cannot"),
         (["--jobs", "0"], "--jobs must be at least 1, not 0"),
         (["--address", "127.0.0.1:1"], "--address 127.0.0.1:1 is for --backend ray or dask"),
     ],
@@ -350,7 +350,7 @@ def test_the_command_refuses_before_it_writes(arguments: list[str], message: str
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     given = ["--out", str(tmp_path / "out"), "--tensorboard", str(tmp_path / "file" / "in")]
-    with pytest.raises(SystemExit, match=r"--tensorboard .*file/in cannot be written to: .*Not a directory"):
+    with pytest.raises(SystemExit, match=r"Not a directory: .*file/in"):
         main(["compare", "--algos", "ppo_clip", "--seeds", "1", *given])
     activation = {"activation_fn": "torch.nn.modules.activation.ReLU"}
     assert records.to_plain("policy_kwargs", {"activation_fn": nn.ReLU}) == activation

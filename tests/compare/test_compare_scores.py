@@ -66,7 +66,7 @@ def test_where_only_a_setting_with_its_own_protocol_learns() -> None:
     runs += [record(sb3, "A-v0", 0, 200), record(sb3, "B-v0", 0, 30)]
     runs += [record("ppo_clip", "A-v0", 0, -10), record("ppo_clip", "B-v0", 0, 20)]
     (comparison,) = scores.comparisons(runs)
-    assert comparison.best_scores == {"A-v0": 200, "B-v0": 20}
+    assert comparison.scale["high"].to_dict() == {"A-v0": 200, "B-v0": 20}
     np.testing.assert_allclose(comparison.arrays[sb3], [[1, 1.5]])
     np.testing.assert_allclose(comparison.arrays["ppo_clip"], [[-0.05, 1]])
 
