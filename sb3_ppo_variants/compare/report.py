@@ -117,11 +117,6 @@ def escape(text: object) -> str:
     return MARKDOWN_SIGNS.sub(r"\\\g<0>", str(text))
 
 
-def join_labels(labels: Iterable[str]) -> str:
-    """Join labels for a sentence in Markdown."""
-    return ", ".join(map(escape, labels))
-
-
 def count(things: Collection[object], name: str) -> str:
     """Say how many things there are, such as "1 seed" or "3 seeds"."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
@@ -199,7 +194,7 @@ def say_verdict(comparison: Comparison) -> str:
     if not best.better:
         it = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
         return f"{said}. {it} cannot be told apart from {', '.join(alike)}."
-    better = f"It is better beyond noise than {join_labels(best.better)}"
+    better = f"It is better beyond noise than {', '.join(map(escape, best.better))}"
     return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
 
 

@@ -182,17 +182,13 @@ def _load(name: str, path: object) -> Any:
 # Wrappers
 
 
-def list_wrappers(env_wrapper: Wrappers) -> list[tuple[Wrapper, Hyperparameters]]:
-    """List each of the wrappers with its arguments, the innermost first."""
-    if env_wrapper is None:
-        return []
-    listed: Sequence[object] = env_wrapper if isinstance(env_wrapper, list | tuple) else [env_wrapper]
-    return [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
-
-
 def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
     """Load each of the wrappers, which must be a class or function, with its arguments, the innermost first."""
-    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in list_wrappers(env_wrapper)]
+    listed: Sequence[Any] = (
+        env_wrapper if isinstance(env_wrapper, list | tuple) else [] if env_wrapper is None else [env_wrapper]
+    )
+    pairs = [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
+    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in pairs]
     if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
         allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
         refuse("env_wrapper", env_wrapper, allowed)
@@ -259,8 +255,7 @@ class Protocol:
             shared["policy_kwargs"] = {**theirs, **own} if changes_win else {**own, **theirs}
         inside, wrapper = others.get("env_wrapper"), self.changes.get("env_wrapper")
         if inside is not None and wrapper is not None:
-            # A recipe names a wrapper by its path, or contains its class.
-            has_it = any(one in (wrapper, ActionsAsDrawn) for one, _ in list_wrappers(inside))
+            has_it = any(each is ActionsAsDrawn for each, _ in _load_wrappers(inside))
             listed = inside if isinstance(inside, list | tuple) else [inside]
             shared["env_wrapper"] = inside if has_it else [*listed, wrapper]
         return shared
