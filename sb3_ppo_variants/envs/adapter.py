@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from multiprocessing.connection import wait
 from operator import setitem
 from typing import Any, TypeAlias, cast
 
@@ -35,8 +36,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs.outputs import Info, copy_info
-from sb3_ppo_variants.envs.subproc import ended_worker
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.envs.subproc import SECONDS_AFTER_CLOSING, how_it_ended
+from sb3_ppo_variants.errors import ArgumentError, WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, is_hybrid, map_parts, parts_of
 
@@ -100,7 +101,10 @@ class GymnasiumVecEnv(VecEnv):
             if not self._has_workers:
                 raise
             self._inner._state = AsyncState.DEFAULT
-            raise ended_worker(self._inner.processes) from error
+            processes = self._inner.processes
+            ended = wait([process.sentinel for process in processes], SECONDS_AFTER_CLOSING)
+            index = next((i for i, process in enumerate(processes) if process.sentinel in ended), 0)
+            raise WorkerError(index, how_it_ended(processes[index])) from error
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -124,13 +128,11 @@ class GymnasiumVecEnv(VecEnv):
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
 
-        :param seed: seed of the first environment, incremented for each further one; ``None`` draws a random seed.
-            Except for ``SyncVectorEnv`` and ``AsyncVectorEnv``, it is taken modulo ``2**31 - num_envs``
+        :param seed: seed of the first environment, taken modulo ``2**31 - num_envs`` and incremented for each further
+            one; ``None`` draws a random seed
         """
         last = SEED_LIMIT - self.num_envs
-        if seed is None:
-            seed = int(np.random.randint(last))
-        return super().seed(seed if self._has_singles else seed % last)
+        return super().seed(int(np.random.randint(last)) if seed is None else seed % last)
 
     def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
