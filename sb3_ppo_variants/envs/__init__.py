@@ -1,17 +1,15 @@
 """Vectorised environments: gymnasium's, ALE's, MuJoCo's; and supervised worker processes."""
 
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
-from sb3_ppo_variants.envs.fast import make_fast_vec_env
 from sb3_ppo_variants.envs.making import (
-    ActionsAsDrawn,
-    VecClipReward,
-    VecEpisodicLife,
     check_frame_skip,
     make_ale_vec_env,
+    make_fast_vec_env,
     make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.envs.wrappers import ActionsAsDrawn, VecClipReward, VecEpisodicLife
 
 __all__ = [
     "ActionsAsDrawn",

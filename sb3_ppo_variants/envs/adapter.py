@@ -7,11 +7,13 @@ observation of the old one in its info. For gymnasium's autoreset modes, see htt
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
+from functools import partial
+from multiprocessing.connection import wait
 from operator import setitem
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -35,12 +37,10 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.envs.outputs import Info, copy_info
-from sb3_ppo_variants.envs.subproc import ended_worker
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.envs.subproc import SECONDS_AFTER_CLOSING, how_it_ended
+from sb3_ppo_variants.errors import ArgumentError, WorkerError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, is_hybrid, map_parts, parts_of
-
-Infos: TypeAlias = list[Info]
 
 # Backends in C++ take seeds as signed 32-bit integers.
 SEED_LIMIT = 2**31
@@ -72,7 +72,7 @@ class GymnasiumVecEnv(VecEnv):
                 f"env={env} must be a gymnasium.vector.VectorEnv; for single environments use SB3's make_vec_env"
             )
         check_for_nested_spaces(env.single_observation_space)
-        self._end_of_episode = end_of_episode(env, autoreset_mode)
+        self._mode = check_mode(env, autoreset_mode)
         self.env = env
         inner: Any = env.unwrapped
         self._inner = inner
@@ -100,7 +100,10 @@ class GymnasiumVecEnv(VecEnv):
             if not self._has_workers:
                 raise
             self._inner._state = AsyncState.DEFAULT
-            raise ended_worker(self._inner.processes) from error
+            processes = self._inner.processes
+            ended = wait([process.sentinel for process in processes], SECONDS_AFTER_CLOSING)
+            index = next((i for i, process in enumerate(processes) if process.sentinel in ended), 0)
+            raise WorkerError(index, how_it_ended(processes[index])) from error
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -124,13 +127,11 @@ class GymnasiumVecEnv(VecEnv):
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Set the seeds for the next reset; see SB3.
 
-        :param seed: seed of the first environment, incremented for each further one; ``None`` draws a random seed.
-            Except for ``SyncVectorEnv`` and ``AsyncVectorEnv``, it is taken modulo ``2**31 - num_envs``
+        :param seed: seed of the first environment, taken modulo ``2**31 - num_envs`` and incremented for each further
+            one; ``None`` draws a random seed
         """
         last = SEED_LIMIT - self.num_envs
-        if seed is None:
-            seed = int(np.random.randint(last))
-        return super().seed(seed if self._has_singles else seed % last)
+        return super().seed(int(np.random.randint(last)) if seed is None else seed % last)
 
     def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
@@ -149,13 +150,56 @@ class GymnasiumVecEnv(VecEnv):
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
-            with self._asking():
-                begun = self._end_of_episode(self.env, observations, dones, infos)
-            for i, reset_info in begun.items():
+            end = self._reset_in_the_step if self._mode is AutoresetMode.SAME_STEP else self._reset_at_once
+            for i, reset_info in end(observations, dones, infos).items():
                 self.reset_infos[i] = reset_info
         for info, cut_off in zip(infos, (truncated & ~terminated).tolist(), strict=True):
             info["TimeLimit.truncated"] = cut_off
         return observations, rewards.astype(np.float32), dones, infos
+
+    # Each writes the first observations of the new episodes into the observations, and ``terminal_observation`` into
+    # the infos, and returns the info of each reset by the index of its environment.
+
+    def _reset_in_the_step(self, observations: VecEnvObs, dones: np.ndarray, infos: list[Info]) -> dict[int, Info]:
+        """Handle SAME_STEP: the new episode has begun, and its info contains those of the end of the old one."""
+        reset_infos = {}
+        for i, info in enumerate(infos):
+            # ALE fills final_obs for all environments; it is stale for those that are not done.
+            final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
+            if dones[i]:
+                if final_observation is None:
+                    raise ArgumentError(f"env={self.env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
+                reset_infos[i] = info
+                infos[i] = {**final_info, "terminal_observation": final_observation}
+        return reset_infos
+
+    def _reset_at_once(self, observations: VecEnvObs, dones: np.ndarray, infos: list[Info]) -> dict[int, Info]:
+        """Handle NEXT_STEP and DISABLED by immediately resetting the environments that are done.
+
+        In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
+        """
+        ended = np.flatnonzero(dones).tolist()
+        for i in ended:
+            infos[i]["terminal_observation"] = take_rows(observations, i)
+        inner = self._inner
+        # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
+        overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
+        before = [getattr(inner, name).copy() for name in overwritten]
+        with self._asking():
+            first, vector_infos = self.env.reset(options={"reset_mask": dones.copy()})
+        for name, array in zip(overwritten, before, strict=True):
+            getattr(inner, name)[..., ~dones] = array[..., ~dones]
+        reset_infos = per_env(vector_infos, count_rows(first))
+        if len(reset_infos) == len(dones):
+            others = [take_rows(each, ~dones) for each in (first, observations)]
+            same = map_parts(partial(np.array_equal, equal_nan=True), *others)
+            if not overwritten and not all(each for _, each in parts_of(same)):
+                problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
+                raise ArgumentError(f"env={self.env} {problem}")
+            first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
+        # Otherwise env is EnvPool's, which returns only the environments that were reset.
+        map_parts(lambda array, new: setitem(array, dones, new), observations, first)
+        return dict(zip(ended, reset_infos, strict=True))
 
     def close(self) -> None:
         """Close the environments; a second call does nothing."""
@@ -255,31 +299,11 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
     return venv
 
 
-# What gymnasium's vector environments return, as SB3 has it: rows, infos and ends of episodes.
-
-# gymnasium's wrappers that do not work here, and what to do instead. Most lose what they know of all environments when
-# some are reset.
-UNUSABLE: Mapping[type[VectorWrapper], str] = {
-    DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos",
-    NormalizeObservation: "use SB3's VecNormalize",
-    NormalizeReward: "use SB3's VecNormalize",
-    RecordEpisodeStatistics: "use SB3's VecMonitor",
-}
-
-# Takes the environment, and the observations, dones and infos of a step that ended an episode. It writes the first
-# observations of the new episodes into the observations and ``terminal_observation`` into the infos, and returns the
-# info of each reset by the index of its environment.
-EndOfEpisode = Callable[[VectorEnv, VecEnvObs, np.ndarray, Infos], dict[int, Info]]
+# What gymnasium's vector environments return, as SB3 has it.
 
 
 class OfEach(dict[Any, Info]):
     """Infos by the indices of their environments."""
-
-
-def _are_equal(first: VecEnvObs, second: VecEnvObs) -> bool:
-    """Check whether all values are equal, treating NaN as equal to NaN."""
-    equal = map_parts(lambda a, b: np.array_equal(a, b, equal_nan=a.dtype.kind == "f"), first, second)
-    return all(each for _, each in parts_of(equal))
 
 
 def copy_rows(observations: VecEnvObs) -> VecEnvObs:
@@ -309,7 +333,7 @@ def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
     return of_each
 
 
-def per_env(vector_infos: Info, n_envs: int) -> Infos:
+def per_env(vector_infos: Info, n_envs: int) -> list[Info]:
     """Split the info of a vector environment into one info per environment.
 
     A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,
@@ -318,7 +342,7 @@ def per_env(vector_infos: Info, n_envs: int) -> Infos:
     """
     if isinstance(vector_infos, OfEach):
         return [vector_infos.get(i, {}) for i in range(n_envs)]
-    infos: Infos = [{} for _ in range(n_envs)]
+    infos: list[Info] = [{} for _ in range(n_envs)]
     masks = {f"_{key}" for key in vector_infos}
     for key, values in vector_infos.items():
         if key in masks:
@@ -340,85 +364,47 @@ def _values(values: Any, n_envs: int) -> list[Any]:
     return values.tolist() if values.ndim == 1 else list(values.copy())
 
 
-def reset_in_the_step(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
-    """Handle SAME_STEP: the new episode has begun, and its info contains the last observation and info of the old."""
-    reset_infos = {}
-    for i, info in enumerate(infos):
-        # ALE fills final_obs for all environments; it is stale for those that are not done.
-        final_observation, final_info = info.pop("final_obs", None), info.pop("final_info", {})
-        if dones[i]:
-            if final_observation is None:
-                raise ArgumentError(f"env={env} must return infos['final_obs'] in AutoresetMode.SAME_STEP")
-            reset_infos[i] = info
-            infos[i] = {**final_info, "terminal_observation": final_observation}
-    return reset_infos
+# gymnasium's wrappers that do not work here, and what to do instead. Most lose what they know of all environments when
+# some are reset.
+UNUSABLE: Mapping[type[VectorWrapper], str] = {
+    DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos",
+    NormalizeObservation: "use SB3's VecNormalize",
+    NormalizeReward: "use SB3's VecNormalize",
+    RecordEpisodeStatistics: "use SB3's VecMonitor",
+}
 
 
-def reset_at_once(env: VectorEnv, observations: VecEnvObs, dones: np.ndarray, infos: Infos) -> dict[int, Info]:
-    """Handle NEXT_STEP and DISABLED by immediately resetting the environments that are done.
+def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
+    """Find the autoreset mode, and check that it works with the environment and its wrappers.
 
-    In NEXT_STEP they would otherwise reset themselves in the next step and ignore its action.
-    """
-    ended = np.flatnonzero(dones).tolist()
-    for i in ended:
-        infos[i]["terminal_observation"] = take_rows(observations, i)
-    inner: Any = env.unwrapped
-    # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
-    overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
-    before = [getattr(inner, name).copy() for name in overwritten]
-    first, vector_infos = env.reset(options={"reset_mask": dones.copy()})
-    reset_infos = per_env(vector_infos, count_rows(first))
-    for name, array in zip(overwritten, before, strict=True):
-        getattr(inner, name)[..., ~dones] = array[..., ~dones]
-    if len(reset_infos) == len(dones):
-        if not overwritten and not _are_equal(take_rows(first, ~dones), take_rows(observations, ~dones)):
-            problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
-            raise ArgumentError(f"env={env} {problem}")
-        first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
-    # Otherwise env is EnvPool's, which returns only the environments that were reset.
-    map_parts(lambda array, new: setitem(array, dones, new), observations, first)
-    return dict(zip(ended, reset_infos, strict=True))
-
-
-def end_of_episode(env: VectorEnv, mode: AutoresetMode | str | None) -> EndOfEpisode:
-    """Choose the function that handles the end of an episode.
-
-    :param mode: the autoreset mode of ``env``, if it does not declare one
+    :param given: the mode, if ``env`` does not declare one
     :raises ArgumentError: if the mode is unknown, or does not work with the environment or a wrapper
     """
-    known = _mode(env, mode)
-    inner = env.unwrapped
-    if isinstance(inner, AsyncVectorEnv) and known is AutoresetMode.NEXT_STEP and not inner.shared_memory:
-        # Without shared memory, the workers forget that they were reset, and reset again in the next step.
-        raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
-    is_same_step = known is AutoresetMode.SAME_STEP
-    unusable = dict(UNUSABLE)
-    if is_same_step:  # gymnasium refuses these too, but only if the metadata says that this is the mode.
-        unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
-    wrapper = env
-    while isinstance(wrapper, VectorWrapper):
-        for kind, instead in unusable.items():
-            if isinstance(wrapper, kind):
-                raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {known}: {instead}")
-        wrapper = wrapper.env
-    return reset_in_the_step if is_same_step else reset_at_once
-
-
-def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
     # ALE writes its mode into the metadata of gymnasium's base class, which all environments without metadata of their
     # own share. So an attribute takes precedence, and the metadata of the base class is ignored.
     metadata = {} if env.metadata is VectorEnv.metadata else env.metadata
     declared = getattr(env.unwrapped, "autoreset_mode", metadata.get("autoreset_mode"))
     try:
-        modes = {AutoresetMode(mode) for mode in (given, declared) if mode is not None}
-    except ValueError:
-        modes = set()
-    if len(modes) != 1:
+        (mode,) = {AutoresetMode(mode) for mode in (given, declared) if mode is not None}
+    except ValueError as error:
         allowed = ", ".join(f"'{mode.value}'" for mode in AutoresetMode)
         raise ArgumentError(
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
-        )
-    return modes.pop()
+        ) from error
+    inner = env.unwrapped
+    if isinstance(inner, AsyncVectorEnv) and mode is AutoresetMode.NEXT_STEP and not inner.shared_memory:
+        # Without shared memory, the workers forget that they were reset, and reset again in the next step.
+        raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
+    unusable = dict(UNUSABLE)
+    if mode is AutoresetMode.SAME_STEP:  # gymnasium refuses these too, but only if the metadata says so.
+        unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
+    wrapper = env
+    while isinstance(wrapper, VectorWrapper):
+        for kind, instead in unusable.items():
+            if isinstance(wrapper, kind):
+                raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {mode}: {instead}")
+        wrapper = wrapper.env
+    return mode
 
 
 # What vectorised environments need not have. SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and

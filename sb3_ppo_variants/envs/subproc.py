@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from ctypes import c_int
 from itertools import chain, pairwise, repeat
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler, send_handle
 from typing import Any, NoReturn
@@ -70,21 +70,21 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
     A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
     results are those of a ``DummyVecEnv``. Actions, observations, rewards and dones are in memory that the processes
-    share, and infos in messages, except on Windows and with actions that have no fixed shape.
+    share, except on Windows and with actions that have no fixed shape; infos are sent.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
-    the index of the environment at work and any traceback. Each worker checks the outputs of its environments before
-    they are stacked. ``close()`` returns within five seconds, whatever the workers do. No worker outlives the process
-    that started it, except on systems other than Linux, if it hangs in C code that holds the interpreter's lock.
+    the index of the environment at work and any traceback, and a ``GuardError`` if an environment returns something
+    wrong. ``close()`` returns within five seconds. No worker outlives the process that started it, except on systems
+    other than Linux, if it hangs in C code that holds the interpreter's lock.
 
     If an interrupt, an error or the timeout leaves an answer pending, the next command discards it. A worker becomes
     unusable only if a message was cut off in the middle. Workers ignore Ctrl-C.
 
     :param env_fns: functions that create the environments, at least one
-    :param start_method: how to start the processes, one of ``multiprocessing.get_all_start_methods()``; as in SB3,
-        ``None`` selects ``"forkserver"`` if it is available, and otherwise ``"spawn"``
-    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits forever. The
-        first answer takes the time in which it starts, imports modules and creates its environments
+    :param start_method: one of ``multiprocessing.get_all_start_methods()``; as in SB3, ``None`` selects
+        ``"forkserver"`` if it is available, and otherwise ``"spawn"``
+    :param timeout: seconds that a worker may take to answer, > 0; ``None`` waits forever. The first answer takes the
+        time in which it starts, imports modules and creates its environments
     :param n_workers: number of processes, >= 1; ``None`` for one per core. At most one per environment is started, so
         choose the number of environments if they spend their time waiting, as for a network
     :raises ArgumentError: if an argument has a value that is not allowed
@@ -107,25 +107,23 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         methods = mp.get_all_start_methods()
         if start_method is not None and start_method not in methods:
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
-        self.waiting = self.closed = False
+        self.closed = False
         self._block: Block | None = None
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
-        self.processes = []
-        n_envs = len(env_fns)
-        n_started = min(n_envs, n_workers or count_cores())
+        n_envs, n_started = len(env_fns), min(len(env_fns), n_workers or count_cores())
         # Whole numbers whose differences are as equal as possible.
         bounds = [n_envs * i // n_started for i in range(n_started + 1)]
         try:
             for first, end in pairwise(bounds):
                 self.remotes.append(Worker(context, env_fns[first:end], first, timeout))
-                self.processes.append(self.remotes[-1].process)
             for worker in self.remotes:
                 worker.send("describe")
-            of_workers = [worker.recv() for worker in self.remotes]
-            VecEnv.__init__(self, n_envs, *of_workers[0])
-            types, *others = [shared_types(*of_worker) for of_worker in of_workers]
-            if types is not None and all(other == types for other in others) and sys.platform != "win32":
+            spaces, *_ = [worker.recv() for worker in self.remotes]
+            VecEnv.__init__(self, n_envs, *spaces)
+            self._keys, *_ = obs_space_info(self.observation_space)
+            types = shared_types(*spaces)
+            if types is not None and sys.platform != "win32":
                 self._block = self._share(types)
         except BaseException:
             self.close()
@@ -160,12 +158,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         else:
             for worker in self.remotes:
                 worker.send("advance", actions[worker.rows])
-        self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for all workers, and join what they answered."""
         answers: list[Stepped | None] = [worker.recv() for worker in self.remotes]
-        self.waiting = False
         infos = [NO_INFO.copy() for _ in range(self.num_envs)]
         for answer in filter(None, answers):
             for i, info in answer.infos.items():
@@ -189,8 +185,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         return self._observations(_join(observations))
 
     def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
-        keys, *_ = obs_space_info(self.observation_space)
-        return dict_to_obs(self.observation_space, dict(zip(keys, parts, strict=True)))
+        return dict_to_obs(self.observation_space, dict(zip(self._keys, parts, strict=True)))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
@@ -239,8 +234,9 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             return
         self.closed = True
         deadline = time.monotonic() + SECONDS_TO_CLOSE
-        asked = [worker for worker in self.remotes if worker.ask_to_end()]
-        for worker in asked:
+        for worker in self.remotes:
+            worker.ask_to_end()
+        for worker in self.remotes:
             worker.join(deadline)
         for end in ("terminate", "kill"):
             deadline = time.monotonic() + SECONDS_TO_END
@@ -250,6 +246,11 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 process.join(max(0.0, deadline - time.monotonic()))
         for worker in self.remotes:
             worker.pipe.close()
+
+    @property
+    def processes(self) -> list[BaseProcess]:  # type: ignore[override]
+        """The processes of the workers."""
+        return [worker.process for worker in self.remotes]
 
 
 class Worker:
@@ -266,7 +267,7 @@ class Worker:
         self.owes = False
         """Whether an answer is outstanding."""
         self._timeout = timeout
-        self._is_cut = self._hangs = False
+        self._is_cut = False
         self._current: c_int = context.RawValue(c_int, first)
         self.pipe, child = context.Pipe()
         functions = [*map(CloudpickleWrapper, env_fns)]
@@ -308,13 +309,12 @@ class Worker:
         self._check_whole()
         try:
             if not self._wait(self._timeout):
-                self._hangs = True
                 hint = "the first answer takes the time to import modules and create environments too"
                 self._fail(f"did not answer within {self._timeout:g} seconds; {hint}")
             with HELD:
                 self._is_cut = True
                 message = self.pipe.recv_bytes()
-                self.owes = self._is_cut = self._hangs = False
+                self.owes = self._is_cut = False
         except (EOFError, ConnectionError) as error:
             self._is_cut = False
             raise WorkerError(self._current.value, how_it_ended(self.process)) from error
@@ -333,12 +333,13 @@ class Worker:
     def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self._current.value, problem)
 
-    def ask_to_end(self) -> bool:
-        """Ask the worker to exit, and return whether it can be expected to do so."""
-        if not self._is_cut:
-            with suppress(OSError):
+    def ask_to_end(self) -> None:
+        """Ask the worker to exit."""
+        with suppress(OSError):
+            if self._is_cut:
+                self.pipe.close()
+            else:
                 self.pipe.send(("close", (), {}))
-        return not self._is_cut and not self._hangs
 
     def join(self, deadline: float) -> None:
         """Wait for the worker to exit.
@@ -376,18 +377,6 @@ def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None]
         return bool(ready)
 
     return has_answered
-
-
-def ended_worker(processes: Sequence[BaseProcess], advice: str = "") -> WorkerError:
-    """Make the error that names the first worker that has ended, and says how.
-
-    :param processes: the process of each environment
-    :param advice: the end of the message
-    """
-    sentinels = [process.sentinel for process in processes]
-    ended = wait(sentinels, SECONDS_AFTER_CLOSING)
-    index = next((i for i, sentinel in enumerate(sentinels) if sentinel in ended), 0)
-    return WorkerError(index, how_it_ended(processes[index]) + advice)
 
 
 def how_it_ended(process: BaseProcess) -> str:

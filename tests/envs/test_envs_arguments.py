@@ -43,7 +43,6 @@ CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
         # The error does not suggest an id that does not exist.
         (partial(make_ale_vec_env, "ALE/Tetris-v5"), "again: use env_kwargs={'frameskip': 1}$"),
         (partial(make_ale_vec_env, "no_such_module:Pong-v4"), "No module named 'no_such_module'"),
-        (partial(make_ale_vec_env, BREAKOUT, env_kwargs={"episodic_life": True}), "only frameskip, .* wrapper_kwargs"),
     ],
 )
 def test_arguments_of_the_factories(make: Callable[[], Any], message: str) -> None:

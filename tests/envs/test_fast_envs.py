@@ -22,10 +22,11 @@ from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
     MujocoVecEnv,
     SafeSubprocVecEnv,
-    fast,
     make_fast_vec_env,
     make_mujoco_vec_env,
+    making,
 )
+from sb3_ppo_variants.envs.mujoco import tasks
 from sb3_ppo_variants.envs.subproc import count_cores, limit_cores
 
 gym.register_envs(ale_py)
@@ -49,9 +50,9 @@ class HasNoModes(NoiseEnv):
 
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "count_cores", lambda: 2)
+    monkeypatch.setattr(making, "count_cores", lambda: 2)
     # A fork starts faster than a new process.
-    monkeypatch.setattr(fast, "SafeSubprocVecEnv", partial(SafeSubprocVecEnv, start_method="fork"))
+    monkeypatch.setattr(making, "SafeSubprocVecEnv", partial(SafeSubprocVecEnv, start_method="fork"))
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, make: Any) -> str:
@@ -130,8 +131,8 @@ def test_only_ids_have_a_fastest_way(env_id: Any) -> None:
 
 
 def test_without_mujoco(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found = fast.find_spec
-    monkeypatch.setattr(fast, "find_spec", lambda name: None if name == "mujoco" else found(name))
+    found = tasks.find_spec
+    monkeypatch.setattr(tasks, "find_spec", lambda name: None if name == "mujoco" else found(name))
     assert chosen(capsys, "InvertedPendulum-v5", 2, exact=True) in ("DummyVecEnv", "SafeSubprocVecEnv")
 
 

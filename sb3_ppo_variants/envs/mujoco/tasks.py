@@ -6,6 +6,7 @@ those of arrays differently.
 """
 
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -410,6 +411,15 @@ TASKS: Mapping[str, type[Task]] = {
 def is_gymnasiums(spec: EnvSpec) -> bool:
     """Whether an environment comes from gymnasium, and not from something else that took over the id."""
     return str(spec.entry_point).startswith("gymnasium.") and not spec.additional_wrappers
+
+
+def has_batches(spec: EnvSpec, env_kwargs: Mapping[str, object]) -> bool:
+    """Whether MuJoCo's batches are installed and can simulate an environment."""
+    installed = find_spec("mujoco") is not None and find_spec("mujoco.batch") is not None
+    if not installed or spec.id not in TASKS or not is_gymnasiums(spec):
+        return False
+    given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
+    return given <= arguments_of(spec)[1].keys()
 
 
 def spec_of_task(env_id: str) -> EnvSpec:
