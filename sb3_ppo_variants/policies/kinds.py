@@ -21,8 +21,7 @@ from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.asymmetric import KEYS
 from sb3_ppo_variants.policies.head import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
 from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.policies.masked import Masked
-from sb3_ppo_variants.policies.masked_recurrent import MaskedRecurrent
+from sb3_ppo_variants.policies.masked import Masked, MaskedRecurrent
 from sb3_ppo_variants.policies.recurrent import Recurrent
 
 # Arguments that these dicts must not contain, because SB3 or this module passes them itself.

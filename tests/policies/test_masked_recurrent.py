@@ -26,7 +26,7 @@ from sb3_ppo_variants import (
     PPOClip,
 )
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.policies.masked_recurrent import (
+from sb3_ppo_variants.policies.masked import (
     MaskableRecurrentActorCriticPolicy,
 )
 
@@ -206,7 +206,7 @@ def test_evaluations_that_would_fail_are_refused(make: Any, problem: str) -> Non
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "space": ({"env": noise_envs(spaces.Box(-1, 1, (2,)))}, "cannot be masked"),
-    "observations": ({"policy": "MaskableMultiInputLstmPolicy"}, "use 'MaskableMlpLstmPolicy', or 'MaskableCnnLstm"),
+    "observations": ({"policy": "MaskableMultiInputLstmPolicy"}, "use 'MaskableMlpLstmPolicy'"),
     "buffer": ({"rollout_buffer_class": MaskableRolloutBuffer}, "use MaskableRecurrentRolloutBuffer"),
 }
 
