@@ -1,6 +1,7 @@
 """The interface of engines, which compute rollouts and updates, and the choice of one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol
 
 from stable_baselines3.common.buffers import RolloutBuffer
@@ -10,13 +11,13 @@ from torch import Tensor, float32, float64
 
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
-from sb3_ppo_variants.engines.images import FirstLayers, ImageActor, ImageUpdate
+from sb3_ppo_variants.engines.images import FirstLayers, view_images
 from sb3_ppo_variants.engines.native.actor import NativeActor
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError, require
 from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
-from sb3_ppo_variants.engines.sequences import RELIED_ON, SequenceActor, SequenceUpdate, require_lstms
+from sb3_ppo_variants.engines.sequences import RELIED_ON, FusedUpdate, SequenceUpdate, require_lstms, view_sequences
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.limits import KLAdaptive
@@ -93,7 +94,6 @@ class Images:
     """Computes the same as the reference engine, convolutions with the native library."""
 
     name, path, how = "images", "fast", "the native library computes the convolutions"
-    update: Callable[[UpdatePlan], Update] = ImageUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
@@ -107,14 +107,17 @@ class Images:
         recognised.require_optimizers(plan)
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return recognised.UntilChanged(ImageActor(model, plan, buffer), model, plan)
+        kind = type(plan.kind)(view_images(plan.kind.policy))
+        return recognised.UntilChanged(TorchActor(model, kind, buffer), model, plan)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        return FusedUpdate(replace(plan, kind=type(plan.kind)(view_images(plan.kind.policy))))
 
 
 class Sequences:
     """Computes the same as the reference engine, with fewer LSTM calls."""
 
     name, path, how = "sequences", "fast", "LSTMs and GRUs run over whole sequences"
-    update: Callable[[UpdatePlan], Update] = SequenceUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return plan.kind.has_memory
@@ -124,7 +127,10 @@ class Sequences:
         require_lstms(plan.kind.policy)
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return SequenceActor(model, plan, buffer)
+        return TorchActor(model, type(plan.kind)(view_sequences(plan.kind.policy)), buffer)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        return SequenceUpdate(replace(plan, kind=type(plan.kind)(view_sequences(plan.kind.policy))))
 
 
 class Reference:

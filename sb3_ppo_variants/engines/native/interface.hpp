@@ -171,14 +171,13 @@ struct Convolution {
     int64_t filters, size, step;
 };
 
-// Images of bytes, the indices of those to use, and the layers that they pass through. An image is (height, width,
-// channels).
+// Images of bytes, and the layers that they pass through. Each image consists of planes, either one for each channel or
+// a single one with the channels of a pixel side by side.
 struct Convolutions {
     const uint8_t* images;
-    const int64_t* rows;
     const Convolution* layers;
     const float* d_output;  // The gradient with respect to the output of the last layer.
-    int64_t count, height, width, channels, n_layers;
+    int64_t count, height, width, channels, planes, n_layers;
 };
 
 // Observations with a row for each environment, and the statistics of each column.
