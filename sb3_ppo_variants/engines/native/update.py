@@ -13,7 +13,8 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from sb3_ppo_variants.engines.native import library
-from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution, compute_once
+from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import map_parts
@@ -136,11 +137,10 @@ class NativeUpdate:
             self._advantages = rollout_normalizer(plan.buffer.advantages, plan.processes)(self._advantages)
         # What the structure of the rollout points to. A descent may write the advantages there in another order.
         self._ordered_advantages = self._advantages.copy()
-        self._rollout = self._read_rollout(arrays.get("log_std"))
+        self._rollout = self._read_rollout()
         self._old = self._rollout.old, self._rollout.old_size
         if not plan.needs_kl:
             self._rollout.old, self._rollout.old_size = None, 0  # The descents then compute no KL.
-        self._descent: Descent | None = None
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
@@ -148,7 +148,7 @@ class NativeUpdate:
         rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
         return np.ascontiguousarray(rows, self._dtype)
 
-    def _read_rollout(self, log_std: np.ndarray | None) -> library.Rollout:
+    def _read_rollout(self) -> library.Rollout:
         """Read the rollout in the row order of its buffer."""
         plan, buffer, distribution = self._plan, self._plan.buffer, self._architecture.distribution
         n, dtype, objective = len(self._advantages), self._dtype, plan.objective
@@ -163,7 +163,7 @@ class NativeUpdate:
             masks = library.fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, distribution.outputs)
         parameters = plan.old_parameters
         if parameters is None:  # Another loop collected the rollout.
-            parameters = self._compute_parameters(features, masks, log_std)
+            _, parameters = parameters_in_rollout(plan.kind, plan.kind.distributions(buffer))
         self._old_parameters = parameters if objective.needs_kl else None
         old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
@@ -189,19 +189,6 @@ class NativeUpdate:
             per_sample_size=per_sample_size,
             reverse=objective.needs_kl,  # Objectives may read both directions of the KL.
         )
-
-    def _compute_parameters(
-        self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
-    ) -> Parameters:
-        """Compute the parameters of the policy's distributions in all states."""
-        distribution, n = self._architecture.distribution, len(features)
-        outputs = np.empty((n, distribution.outputs), self._dtype)
-        std = np.empty_like(outputs) if distribution.has_matrices else None
-        arrays = {"features": features, "masks": masks, "outputs": outputs, "deviations": std}
-        compute_once(self._networks, self._dtype, **arrays, rows=n)
-        if std is None and log_std is not None:
-            std = np.tile(np.exp(log_std), (n, 1))
-        return distribution.parameters(th.from_numpy(outputs), None if std is None else th.from_numpy(std))
 
     def descend(self, descent: Descent) -> DescentResult:
         plan, n, part = self._plan, len(self._advantages), self._parts[descent.optimizer]
@@ -244,7 +231,7 @@ class NativeUpdate:
         return DescentResult(epochs, part.adam.learning_rate, self.statistics(), early, pass_.exceeded)
 
     def statistics(self) -> MinibatchStatistics:
-        if self._descent is None or self._pass.minibatches == 0:
+        if self._pass.minibatches == 0:
             return MinibatchStatistics({})
         names = ["loss"]
         if self._descent.of_policy:
@@ -276,9 +263,8 @@ def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart,
     """
     size = len(part.vector)
     worth = MULTIPLICATIONS * size * rows // WORTH_A_THREAD
-    needed = {
-        f"{layer}.bias" for layer in architecture.actor * descent.of_policy + architecture.critic * descent.of_value
-    }
+    layers = architecture.actor * descent.of_policy + architecture.critic * descent.of_value
+    needed = {f"{layer}.bias" for layer in layers}
     if descent.of_policy and architecture.distribution.n_stds:
         needed.add("log_std")
     # Threads have a gradient each of what the descent trains, and no place for other gradients.
@@ -305,10 +291,8 @@ def _terms(plan: UpdatePlan, descent: Descent) -> library.Terms:
     objective, value_loss, constants = plan.objective, plan.value_loss, library.CONSTANTS
     terms: dict[str, library.FieldValue] = {"of_policy": descent.of_policy, "of_value": descent.of_value}
     if has_term(objective):
-        terms |= {
-            "constants": np.array(objective.constants, float),
-            "objective": constants["Objectives"][objective.term],
-        }
+        terms["constants"] = np.array(objective.constants, float)
+        terms["objective"] = constants["Objectives"][objective.term]
     if plan.normalize_advantage == "minibatch":
         name = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
         terms["advantages"] = constants["Normalizations"][name]
