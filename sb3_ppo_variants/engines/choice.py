@@ -1,7 +1,8 @@
-"""The interface of engines, which compute rollouts and updates, and the choice of one."""
+"""The engines, which compute rollouts and updates, with what each of them requires, and the choice of one."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -10,37 +11,41 @@ from torch import Tensor, float32, float64
 
 from sb3_ppo_variants.collector import Actor
 from sb3_ppo_variants.engines import recognised
-from sb3_ppo_variants.engines.images import FirstLayers, ImageActor, ImageUpdate
+from sb3_ppo_variants.engines.images import FirstLayers, view_images
 from sb3_ppo_variants.engines.native.actor import NativeActor
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError, require
 from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
-from sb3_ppo_variants.engines.sequences import RELIED_ON, SequenceActor, SequenceUpdate, require_lstms
+from sb3_ppo_variants.engines.sequences import RELIED_ON, FusedUpdate, SequenceUpdate, require_lstms, view_sequences
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.kl import MissingKLError
 from sb3_ppo_variants.limits import KLAdaptive
 from sb3_ppo_variants.update import Update, UpdatePlan
 
 
-class Engine(Protocol):
-    """Computes rollouts and updates. An engine has no state of its own."""
+class Reference:
+    """Computes rollouts and updates with PyTorch, on any device and for any policy, buffer and objective.
 
-    name: str
+    Other engines derive from it. An engine has no state of its own.
+    """
+
+    name = "reference"
     """The name of the engine in tables."""
-    path: str
+    path = "reference"
     """``"reference"`` or ``"fast"``."""
-    how: str
-    """What the engine does, as a clause such as ``"PyTorch computes everything"``."""
+    how = "PyTorch computes everything"
+    """What the engine does, as a clause."""
+    update: Callable[[UpdatePlan], Update] = TorchUpdate
+    """The class of updates, of which each update creates one from its plan."""
 
     def is_for(self, plan: UpdatePlan) -> bool:
         """Whether it is for policies of this kind, such as those with a memory, even if it cannot run the plan."""
+        return True
 
     def check(self, plan: UpdatePlan) -> None:
         """Check that it can compute the rollouts and updates of a plan.
 
         :raises ObstacleError: if it cannot, with the first reason, as a clause that completes "because ..."
-        :raises MissingKLError: if it cannot, because the policy's distribution has no known KL
         """
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
@@ -49,13 +54,10 @@ class Engine(Protocol):
         :param buffer: the buffer to fill
         :param n_steps: length of the rollout
         """
-
-    @property
-    def update(self) -> Callable[[UpdatePlan], Update]:
-        """The class of updates, of which each update creates one from its plan."""
+        return TorchActor(model, plan.kind, buffer)
 
 
-class Native:
+class Native(Reference):
     """Computes small networks with the native library, on a CPU."""
 
     name, path, how = "native", "fast", "the native library computes the networks"
@@ -89,11 +91,10 @@ class Native:
         return recognised.UntilChanged(NativeActor(model, plan, buffer, n_steps), model, plan)
 
 
-class Images:
+class Images(Reference):
     """Computes the same as the reference engine, convolutions with the native library."""
 
     name, path, how = "images", "fast", "the native library computes the convolutions"
-    update: Callable[[UpdatePlan], Update] = ImageUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return not plan.kind.has_memory and isinstance(plan.kind.policy.features_extractor, NatureCNN)
@@ -107,14 +108,17 @@ class Images:
         recognised.require_optimizers(plan)
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return recognised.UntilChanged(ImageActor(model, plan, buffer), model, plan)
+        kind = type(plan.kind)(view_images(plan.kind.policy))
+        return recognised.UntilChanged(TorchActor(model, kind, buffer), model, plan)
+
+    def update(self, plan: UpdatePlan) -> Update:
+        return FusedUpdate(replace(plan, kind=type(plan.kind)(view_images(plan.kind.policy))))
 
 
-class Sequences:
+class Sequences(Reference):
     """Computes the same as the reference engine, with fewer LSTM calls."""
 
     name, path, how = "sequences", "fast", "LSTMs and GRUs run over whole sequences"
-    update: Callable[[UpdatePlan], Update] = SequenceUpdate
 
     def is_for(self, plan: UpdatePlan) -> bool:
         return plan.kind.has_memory
@@ -124,33 +128,20 @@ class Sequences:
         require_lstms(plan.kind.policy)
 
     def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return SequenceActor(model, plan, buffer)
+        return TorchActor(model, type(plan.kind)(view_sequences(plan.kind.policy)), buffer)
 
-
-class Reference:
-    """Computes everything with PyTorch, on any device and for any policy, buffer and objective."""
-
-    name, path, how = "reference", "reference", "PyTorch computes everything"
-    update: Callable[[UpdatePlan], Update] = TorchUpdate
-
-    def is_for(self, plan: UpdatePlan) -> bool:
-        return True
-
-    def check(self, plan: UpdatePlan) -> None:
-        """Do nothing: it computes every plan."""
-
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, plan.kind, buffer)
+    def update(self, plan: UpdatePlan) -> Update:
+        return SequenceUpdate(replace(plan, kind=type(plan.kind)(view_sequences(plan.kind.policy))))
 
 
 # Fastest first. The last one supports everything.
-ENGINES: tuple[Engine, ...] = (Native(), Images(), Sequences(), Reference())
+ENGINES: tuple[Reference, ...] = (Native(), Images(), Sequences(), Reference())
 
 
 class Choice(NamedTuple):
     """An engine and the reason for choosing it."""
 
-    engine: Engine
+    engine: Reference
     why: str
 
 
@@ -169,7 +160,7 @@ def choose(plan: UpdatePlan, fast: bool | Literal["auto"]) -> Choice:
             continue
         try:
             engine.check(plan)
-        except (ObstacleError, MissingKLError) as reason:
+        except ObstacleError as reason:
             obstacles.append(str(reason))
         else:
             return Choice(engine, ", because ".join([engine.how, *obstacles[:1]]))

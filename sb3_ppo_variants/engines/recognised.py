@@ -6,9 +6,8 @@ the first thing that is different. It is evaluated once per rollout and once per
 that the rollout began with.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch as th
@@ -122,13 +121,6 @@ def require_adam(optimizer: Optimizer) -> None:
             require(fits, "Adam has moments of another type or shape than the parameters")
 
 
-class FastActor(Actor, Protocol):
-    """An actor that is built for the networks of a policy."""
-
-    def drawn_from(self) -> Sequence[Parameters | None]:
-        """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
-
-
 class UntilChanged:
     """Acts with a fast actor until the policy or its tensors are replaced, and with PyTorch from then on.
 
@@ -140,7 +132,7 @@ class UntilChanged:
     :param plan: its policy and its buffer
     """
 
-    def __init__(self, fast: FastActor, model: OnPolicyAlgorithm, plan: UpdatePlan):
+    def __init__(self, fast: Actor, model: OnPolicyAlgorithm, plan: UpdatePlan):
         self._fast, self._model, self._plan = fast, model, plan
         self._actor: Actor = fast
         self._parameters = [module._parameters for module in plan.modules if module._parameters]
@@ -159,7 +151,7 @@ class UntilChanged:
             return self._actor
         if policy is self._plan.kind.policy and self._find_tensors() == self._tensors:
             return self._actor
-        return TorchActor(self._model, kind_of(policy), self._plan.buffer, self._fast.drawn_from())
+        return TorchActor(self._model, kind_of(policy), self._plan.buffer)
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         if self._seen:
@@ -181,4 +173,4 @@ class UntilChanged:
         return self._actor.finish(observations, dones)
 
     def old_parameters(self) -> Parameters | None:
-        return self._actor.old_parameters()
+        return self._actor.old_parameters() if self._actor is self._fast else None  # Of the last steps only.

@@ -1,10 +1,10 @@
 """The reference engine: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
@@ -27,6 +27,10 @@ from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches, stack_steps
 from sb3_ppo_variants.statistics import MinibatchStatistics
 from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
+
+# The policy to which an objective compares the current one in a minibatch, pi_old or the pi_prox of an EWMA: its
+# log-probabilities, and the parameters of its distributions, ``None`` if they are those of the rollout.
+Compared: TypeAlias = tuple[th.Tensor, Parameters | None]
 
 
 def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
@@ -55,29 +59,18 @@ class TorchActor:
     :param model: the model
     :param kind: evaluates the model's policy
     :param buffer: the buffer to fill
-    :param drawn_from: the parameters of the distributions of the steps that the buffer has already
     """
 
-    def __init__(
-        self,
-        model: OnPolicyAlgorithm,
-        kind: PolicyKind,
-        buffer: RolloutBuffer,
-        drawn_from: Sequence[Parameters | None] = (),
-    ):
+    def __init__(self, model: OnPolicyAlgorithm, kind: PolicyKind, buffer: RolloutBuffer):
         self._model = model
         self._kind, self._policy = kind, model.policy
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
-        self._parameters = [*drawn_from]
+        self._parameters: list[Parameters | None] = []
         self._acted: Acted
         self._actions: np.ndarray
         self._seen: dict[str, object]
-
-    def drawn_from(self) -> Sequence[Parameters | None]:
-        """Return the parameters of the distributions of each step that was stored; ``None`` where they are unknown."""
-        return self._parameters
 
     def read(self) -> None:
         """Act with the policy that the model has now, which a callback may have replaced."""
@@ -130,15 +123,6 @@ class TorchActor:
     def old_parameters(self) -> Parameters | None:
         known = [parameters for parameters in self._parameters if parameters is not None]
         return stack_steps(known) if len(known) == len(self._parameters) else None
-
-
-class ComparedPolicy(NamedTuple):
-    """The policy to which the objective compares the current one in a minibatch: pi_old, or pi_prox of an EWMA."""
-
-    log_prob: th.Tensor
-    """Shape ``(batch,)``."""
-    parameters: Parameters | None
-    """The parameters of its distributions, one row per sample; ``None`` if they are those of the rollout."""
 
 
 class TorchUpdate:
@@ -215,7 +199,7 @@ class TorchUpdate:
         kind, plan, descent = self._plan.kind, self._plan, self._descent
         terms: list[th.Tensor] = []
         if descent.of_policy:
-            old = ComparedPolicy(samples.old_log_prob, None)
+            old: Compared = samples.old_log_prob, None
             if plan.proximal is not None:
                 old = self._evaluate_proximal(plan.proximal, samples)
             evaluated = kind.evaluate(samples)
@@ -232,21 +216,21 @@ class TorchUpdate:
         self._note(loss=loss)
         return loss
 
-    def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> ComparedPolicy:
+    def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> Compared:
         """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
         kind = self._plan.kind
         with proximal.in_place_of(self._descent.parameters), th.no_grad(), without_traces(kind.policy):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
-        return ComparedPolicy(log_prob, parameters)
+        return log_prob, parameters
 
-    def _policy_loss(self, evaluated: Evaluated, samples: Samples, old: ComparedPolicy) -> th.Tensor:
+    def _policy_loss(self, evaluated: Evaluated, samples: Samples, old: Compared) -> th.Tensor:
         plan, objective, stop = self._plan, self._plan.objective, self._descent.stop
         advantages = self._normalize(samples.advantages)
         log_ratio = to_old = evaluated.log_prob - samples.old_log_prob
         if plan.proximal is not None:
-            log_ratio = evaluated.log_prob - old.log_prob
-            advantages = advantages * th.exp(old.log_prob - samples.old_log_prob)
+            log_ratio = evaluated.log_prob - old[0]
+            advantages = advantages * th.exp(old[0] - samples.old_log_prob)
         ratio = th.exp(log_ratio)
         batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, samples, old))
         policy_loss = objective.loss(batch)
@@ -262,16 +246,16 @@ class TorchUpdate:
                 self._note(ratio_deviation=losses.ratio_deviation(to_old))
         return policy_loss + plan.ent_coef * entropy_loss
 
-    def _read(self, evaluated: Evaluated, samples: Samples, old: ComparedPolicy, name: str) -> object:
+    def _read(self, evaluated: Evaluated, samples: Samples, old: Compared, name: str) -> object:
         """Look up what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""
         if name == "log_prob":
             return evaluated.log_prob
         if name == "old_log_prob":
-            return old.log_prob
+            return old[0]
         if name == "entropy":
             return -evaluated.log_prob if evaluated.entropy is None else evaluated.entropy
         if name in OF_DISTRIBUTIONS:
-            return self._read_distributions(samples, old.parameters, name) if self._plan.objective.needs_kl else None
+            return self._read_distributions(samples, old[1], name) if self._plan.objective.needs_kl else None
         if samples.rows is None or (name == "over_rollout" and self._plan.proximal is not None):
             return None  # The policy that a minibatch is compared with is another one for each minibatch.
         return self._columns.read(name, samples.rows, self._plan.buffer.to_torch)

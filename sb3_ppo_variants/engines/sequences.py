@@ -8,26 +8,23 @@ The same goes for GRUs.
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import CategoricalDistribution, MultiCategoricalDistribution
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.engines import recognised
-from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.envs.masks import choices
 from sb3_ppo_variants.kl import is_masked
 from sb3_ppo_variants.policies.recurrent import GRULikeLSTM, Recurrent
 from sb3_ppo_variants.rollout import Samples
-from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan
+from sb3_ppo_variants.update import Descent, DescentResult
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # The hidden and cell states of an LSTM.
@@ -57,12 +54,13 @@ def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:
     return view
 
 
-def _view_without_masks(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Make a view of a policy with the distribution of SB3 that sb3-contrib's masked one extends, if it has one.
+def view_sequences(policy: ActorCriticPolicy) -> ActorCriticPolicy:
+    """Make a view of a policy that processes single steps by cells, and has no masked distribution of sb3-contrib.
 
     This package's policy masks the logits before. sb3-contrib's distribution would then only normalise them twice.
     """
     view = make_view(policy)
+    vars(view)["_process_sequence"] = partial(process_by_cells, cast(Any, view)._process_sequence)
     if is_masked(policy.action_dist):
         sizes = choices(policy.action_space)
         assert sizes is not None
@@ -117,33 +115,23 @@ def fuse_adam(optimizer: Optimizer) -> Iterator[None]:
         group["fused"] = was_fused
 
 
-class SequenceUpdate(TorchUpdate):
-    """The same update, with no step of a minibatch marked as an episode start.
-
-    If a step is marked, sb3-contrib loops over single steps.
-
-    :param plan: the plan of the update
-    """
-
-    def __init__(self, plan: UpdatePlan):
-        super().__init__(replace(plan, kind=type(plan.kind)(_view_without_masks(plan.kind.policy))))
-
-    def minibatches(self) -> Generator[Samples]:
-        with closing(super().minibatches()) as minibatches:
-            yield from map(cast(Recurrent, self._plan.kind).without_starts, minibatches)
+class FusedUpdate(TorchUpdate):
+    """The same update, in which a plain Adam is one kernel."""
 
     def descend(self, descent: Descent) -> DescentResult:
         with fuse_adam(descent.optimizer):
             return super().descend(descent)
 
 
-class SequenceActor(TorchActor):
-    """Acts with one call of PyTorch's LSTM or GRU cell for each layer and step."""
+class SequenceUpdate(FusedUpdate):
+    """The same update, with no step of a minibatch marked as an episode start.
 
-    def __init__(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer):
-        view: Any = _view_without_masks(plan.kind.policy)
-        view._process_sequence = partial(process_by_cells, view._process_sequence)
-        super().__init__(model, type(plan.kind)(view), buffer)
+    If a step is marked, sb3-contrib loops over single steps.
+    """
+
+    def minibatches(self) -> Generator[Samples]:
+        with closing(super().minibatches()) as minibatches:
+            yield from map(cast(Recurrent, self._plan.kind).without_starts, minibatches)
 
 
 def require_lstms(policy: Any) -> None:

@@ -1,6 +1,5 @@
 """Rollouts with the native library: acting, and the steps of SB3's ``VecNormalize``."""
 
-from collections.abc import Sequence
 from itertools import accumulate
 from math import sqrt
 from typing import Any
@@ -224,18 +223,11 @@ class NativeActor:
         compute_returns_and_advantage(self._buffer, values[:, 0], dones)
         return th.from_numpy(values)
 
-    def drawn_from(self) -> Sequence[Parameters]:
-        """Return the parameters of the distributions of each step that was stored."""
-        steps = range(self._buffer.pos)
-        stds = [None if self._std is None else self._deviations(self._std[step]) for step in steps]
-        return [self._distribution.parameters(th.from_numpy(self._outputs[i]), stds[i]) for i in steps]
-
     def old_parameters(self) -> Parameters:
-        std = None if self._std is None else self._deviations(_in_rows(self._std))
+        std = None if self._std is None else th.from_numpy(_in_rows(self._std))
+        if std is not None and not self._distribution.has_matrices:
+            std = std.exp()
         return self._distribution.parameters(th.from_numpy(_in_rows(self._outputs)), std)
-
-    def _deviations(self, std: np.ndarray) -> th.Tensor:
-        return th.from_numpy(std if self._distribution.has_matrices else np.exp(std))
 
 
 def _check_finite(array: np.ndarray) -> None:

@@ -156,6 +156,7 @@ class ForwardPass {
     ForwardPass(const Convolutions& all, Memory& memory) : all(all), sizes(memory.take<Sizes>(all.n_layers)) {
         Sizes in{all.height, all.width, all.channels, 0, 0, 0};
         image = memory.take<float>(in.numbers());
+        for (int i = 0; i < 256; ++i) scaled[i] = static_cast<float>(i) / 255.0f;
         transposed = memory.take<float*>(all.n_layers);
         for (int64_t i = 0; i < all.n_layers; ++i) {
             in.filters = all.layers[i].filters;
@@ -193,14 +194,16 @@ class ForwardPass {
     Sizes* sizes;
     float *image, **transposed;
     int64_t largest = 0;
+    float scaled[256];
 
     float* output(int64_t layer, int64_t n) const { return all.layers[layer].output + n * sizes[layer].outputs(); }
 
-    // Returns the n-th of the selected images, scaled to [0, 1].
+    // Returns the n-th image, scaled to [0, 1], with the channels of a pixel side by side.
     const float* read(int64_t n) {
-        const int64_t size = all.height * all.width * all.channels;
-        const uint8_t* bytes = all.images + all.rows[n] * size;
-        for (int64_t i = 0; i < size; ++i) image[i] = static_cast<float>(bytes[i]) / 255.0f;
+        const int64_t size = all.height * all.width * all.channels / all.planes;
+        const uint8_t* bytes = all.images + n * size * all.planes;
+        for (int64_t plane = 0; plane < all.planes; ++plane, bytes += size)
+            for (int64_t i = 0; i < size; ++i) image[i * all.planes + plane] = scaled[bytes[i]];
         return image;
     }
 };

@@ -16,7 +16,7 @@ inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1)
 template <class T, class Distribution> class Descent {
   public:
     Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
-            const Pass& pass, Adam<T>& adam, Memory& memory)
+            Pass& pass, Adam<T>& adam, Memory& memory)
         : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), is_alone(pass.threads == 1),
           most_blocks(is_alone ? 1 : least(2 * pass.threads, parts_of(pass.batch_size, pass.block_rows))),
           ranges(parts_of(adam.size, pass.range_size)), advantages(memory.take<T>(pass.batch_size)),
@@ -31,11 +31,11 @@ template <class T, class Distribution> class Descent {
         }
     }
 
-    void run(Outcome& outcome) {
+    void run() {
         Team together(pass.threads);
         team = &together;
         for (int64_t start = 0; start < rollout.rows; start += pass.batch_size)
-            if (!minibatch(pass.permutation + start, least(pass.batch_size, rollout.rows - start), outcome)) return;
+            if (!minibatch(pass.permutation + start, least(pass.batch_size, rollout.rows - start))) return;
     }
 
   private:
@@ -44,7 +44,7 @@ template <class T, class Distribution> class Descent {
     const Rollout<T>& rollout;
     const Terms& terms;
     const OwnLosses<T>& own;
-    const Pass& pass;
+    Pass& pass;
     Adam<T>& adam;
     bool is_alone;
     int64_t most_blocks, ranges;
@@ -56,11 +56,11 @@ template <class T, class Distribution> class Descent {
     bool ends_early() const { return pass.limit < INFINITY; }
 
     // Averages a number over the processes. Returns whether that succeeded.
-    bool average(double& number, Outcome& outcome) const {
+    bool average(double& number) const {
         if (!pass.average) return true;
-        outcome.answered = 0;
+        pass.answered = 0;
         pass.average(&number);
-        return outcome.answered;
+        return pass.answered;
     }
 
     // Adapts the step size to the KL of a minibatch.
@@ -76,40 +76,40 @@ template <class T, class Distribution> class Descent {
     }
 
     // Returns whether to continue.
-    bool minibatch(const int64_t* indices, int64_t count, Outcome& outcome) {
-        double* measured = outcome.measured + MEASURED * outcome.minibatches++;
+    bool minibatch(const int64_t* indices, int64_t count) {
+        double* measured = pass.measured + MEASURED * pass.minibatches++;
         const int64_t bytes = adam.size * static_cast<int64_t>(sizeof(T));
         if (ends_early()) memcpy(last_gradient, adam.gradient, bytes);
         Sums sums;
-        if (!loss_and_gradient(indices, count, sums, outcome)) return false;
+        if (!loss_and_gradient(indices, count, sums)) return false;
         sums.write(terms, count, measured);
         double statistic = measured[pass.statistic], kl = measured[KL];
-        if (ends_early() && !average(statistic, outcome)) return false;
+        if (ends_early() && !average(statistic)) return false;
         if (statistic > pass.limit) {
             // No step follows, so restore the gradient of the last step.
             memcpy(adam.gradient, last_gradient, bytes);
-            outcome.ended_early = 1;
-            outcome.statistic = statistic;
+            pass.ended_early = 1;
+            pass.exceeded = statistic;
             return false;
         }
-        if (pass.desired_kl > 0 && outcome.minibatches > 1) {
-            if (!average(kl, outcome)) return false;
+        if (pass.desired_kl > 0 && pass.minibatches > 1) {
+            if (!average(kl)) return false;
             adapt(kl);
         }
         if (pass.average_gradient) {
-            outcome.answered = 0;
+            pass.answered = 0;
             pass.average_gradient();
-            if (!outcome.answered) return false;
+            if (!pass.answered) return false;
         }
-        outcome.norm = norm();
-        if (!(outcome.norm < INFINITY)) return false;
-        const Step<T> step(adam, outcome.norm);
+        pass.norm = norm();
+        if (!(pass.norm < INFINITY)) return false;
+        const Step<T> step(adam, pass.norm);
         in_ranges([&](int64_t, int64_t first, int64_t end) { step.take(first, end); });
         return true;
     }
 
     // Returns whether the losses could be evaluated.
-    bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
+    bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums) {
         const bool calls = terms.of_policy && own.evaluate, calls_values = terms.of_value && own.evaluate_values;
         const bool is_ahead = calls || (terms.of_policy && reads_mean(terms.objective));
         take_advantages(indices, count);
@@ -124,9 +124,14 @@ template <class T, class Distribution> class Descent {
         }
         if (calls) {
             sums = ahead;
-            if (!call_objective(indices, count, sums, outcome)) return false;
+            memcpy(own.advantages, advantages, count * sizeof(T));
+            if (!call(own.evaluate, indices, count)) return false;
+            sums.policy_loss = *own.loss * static_cast<double>(count);
         }
-        if (calls_values && !call_value_loss(indices, count, sums, outcome)) return false;
+        if (calls_values) {
+            if (!call(own.evaluate_values, indices, count)) return false;
+            sums.value_loss = *own.value_loss * static_cast<double>(count);
+        }
         const auto descend = [&](Computing& worker, int64_t block, const Portion& portion, Sums& found) {
             worker.descend(all, portion, target_of(block), found);
         };
@@ -142,21 +147,11 @@ template <class T, class Distribution> class Descent {
         if (terms.advantages == NORMALIZED) normalize(advantages, count);
     }
 
-    // Evaluates the objective in Python on a minibatch. Returns whether that succeeded.
-    bool call_objective(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
-        memcpy(own.advantages, advantages, count * sizeof(T));
-        outcome.answered = 0;
-        own.evaluate(indices - pass.permutation, count);
-        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.policy_loss += own.losses[i];
-        return outcome.answered;
-    }
-
-    // Evaluates the value loss in Python on a minibatch. Returns whether that succeeded.
-    bool call_value_loss(const int64_t* indices, int64_t count, Sums& sums, Outcome& outcome) {
-        outcome.answered = 0;
-        own.evaluate_values(indices - pass.permutation, count);
-        for (int64_t i = 0; outcome.answered && i < count; ++i) sums.value_loss += own.value_losses[i];
-        return outcome.answered;
+    // Evaluates a loss in Python on a minibatch. Returns whether that succeeded.
+    bool call(void (*evaluate)(int64_t, int64_t), const int64_t* indices, int64_t count) {
+        pass.answered = 0;
+        evaluate(indices - pass.permutation, count);
+        return pass.answered;
     }
 
     // Where the gradient of a block goes.

@@ -105,15 +105,17 @@ struct Terms {
 };
 
 // An objective and a value loss in Python, or only one of them; the function of the other is null. The library fills the
-// first arrays with what it knows of a minibatch and calls the function, which fills the others: the losses, and the
-// derivatives of their mean. The arguments say where in the permutation the minibatch begins, and how many states it has.
-// Outputs and deviations have a row for each state. What is null is neither known nor read.
+// first arrays with what it knows of a minibatch and calls the function, which fills in the loss and its derivatives. The
+// arguments say where in the permutation the minibatch begins, and how many states it has. Outputs and deviations have a
+// row for each state. What is null is neither known nor read.
 template <class T> struct OwnLosses {
     T *log_ratio, *advantages, *entropy, *kl, *reverse_kl, *outputs, *deviations;
-    const T *losses, *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *d_outputs, *d_deviations;
+    const T *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl, *d_outputs, *d_deviations;
+    const double* loss;
     void (*evaluate)(int64_t start, int64_t count);
     T* values;
-    const T *value_losses, *d_values;
+    const T* d_values;
+    const double* value_loss;
     void (*evaluate_values)(int64_t start, int64_t count);
 };
 
@@ -137,15 +139,12 @@ struct Pass {
     void (*average_gradient)();
     int64_t batch_size, block_rows, range_size, threads, statistic;
     double limit, desired_kl, factor, tolerance, min_learning_rate, max_learning_rate;
-};
-
-// The outcome of a descent, to which each pass adds its part.
-struct Outcome {
+    // The outcome, to which each pass of a descent adds its part.
     double* measured;  // One row per minibatch.
     int64_t minibatches;
     int64_t answered;  // Each function in Python that is called sets this to 1. If it stays 0, it failed; the pass ends.
     int64_t ended_early;  // Whether the pass has ended early because of a statistic, and that statistic.
-    double statistic;
+    double exceeded;
     double norm;  // The norm of the last gradient. The pass ends if it is not finite.
 };
 
@@ -171,14 +170,13 @@ struct Convolution {
     int64_t filters, size, step;
 };
 
-// Images of bytes, the indices of those to use, and the layers that they pass through. An image is (height, width,
-// channels).
+// Images of bytes, and the layers that they pass through. Each image consists of planes, either one for each channel or
+// a single one with the channels of a pixel side by side.
 struct Convolutions {
     const uint8_t* images;
-    const int64_t* rows;
     const Convolution* layers;
     const float* d_output;  // The gradient with respect to the output of the last layer.
-    int64_t count, height, width, channels, n_layers;
+    int64_t count, height, width, channels, planes, n_layers;
 };
 
 // Observations with a row for each environment, and the statistics of each column.

@@ -77,11 +77,7 @@ class Adam(Structure):
 
 
 class Pass(Structure):
-    """A pass over the rollout."""
-
-
-class Outcome(Structure):
-    """The outcome of a descent."""
+    """A pass over the rollout, and what the passes of a descent have measured."""
 
 
 class Acting(Structure):

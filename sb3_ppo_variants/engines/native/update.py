@@ -13,7 +13,8 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from sb3_ppo_variants.engines.native import library
-from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution, compute_once
+from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution
+from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import map_parts
@@ -136,11 +137,10 @@ class NativeUpdate:
             self._advantages = rollout_normalizer(plan.buffer.advantages, plan.processes)(self._advantages)
         # What the structure of the rollout points to. A descent may write the advantages there in another order.
         self._ordered_advantages = self._advantages.copy()
-        self._rollout = self._read_rollout(arrays.get("log_std"))
+        self._rollout = self._read_rollout()
         self._old = self._rollout.old, self._rollout.old_size
         if not plan.needs_kl:
             self._rollout.old, self._rollout.old_size = None, 0  # The descents then compute no KL.
-        self._descent: Descent | None = None
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
@@ -148,7 +148,7 @@ class NativeUpdate:
         rows = in_rows(buffer, array).reshape(buffer.buffer_size * buffer.n_envs, *shape)
         return np.ascontiguousarray(rows, self._dtype)
 
-    def _read_rollout(self, log_std: np.ndarray | None) -> library.Rollout:
+    def _read_rollout(self) -> library.Rollout:
         """Read the rollout in the row order of its buffer."""
         plan, buffer, distribution = self._plan, self._plan.buffer, self._architecture.distribution
         n, dtype, objective = len(self._advantages), self._dtype, plan.objective
@@ -163,7 +163,7 @@ class NativeUpdate:
             masks = library.fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, distribution.outputs)
         parameters = plan.old_parameters
         if parameters is None:  # Another loop collected the rollout.
-            parameters = self._compute_parameters(features, masks, log_std)
+            _, parameters = parameters_in_rollout(plan.kind, plan.kind.distributions(buffer))
         self._old_parameters = parameters if objective.needs_kl else None
         old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
@@ -190,62 +190,48 @@ class NativeUpdate:
             reverse=objective.needs_kl,  # Objectives may read both directions of the KL.
         )
 
-    def _compute_parameters(
-        self, features: np.ndarray, masks: np.ndarray | None, log_std: np.ndarray | None
-    ) -> Parameters:
-        """Compute the parameters of the policy's distributions in all states."""
-        distribution, n = self._architecture.distribution, len(features)
-        outputs = np.empty((n, distribution.outputs), self._dtype)
-        std = np.empty_like(outputs) if distribution.has_matrices else None
-        arrays = {"features": features, "masks": masks, "outputs": outputs, "deviations": std}
-        compute_once(self._networks, self._dtype, **arrays, rows=n)
-        if std is None and log_std is not None:
-            std = np.tile(np.exp(log_std), (n, 1))
-        return distribution.parameters(th.from_numpy(outputs), None if std is None else th.from_numpy(std))
-
     def descend(self, descent: Descent) -> DescentResult:
         plan, n, part = self._plan, len(self._advantages), self._parts[descent.optimizer]
         permutation = np.zeros(n, np.int64)
         self._descent, self._last_epoch = descent, 0
-        self._minibatches = np.zeros((descent.epochs * -(-n // plan.batch_size), len(library.MEASURED)))
-        self._outcome = outcome = library.Outcome(measured=self._minibatches, answered=1)
-        functions: PythonFunctions | None = None
-        has_terms = has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
-        if not has_terms or plan.processes.size > 1:
-            columns, distribution = Columns(plan.buffer, self._old_parameters), self._architecture.distribution
-            given = columns, self._old_parameters, permutation, part.gradient, outcome
-            functions = PythonFunctions(plan, distribution, *given)
-        pass_ = library.Pass(
+        self._measured = np.zeros((descent.epochs * -(-n // plan.batch_size), len(library.MEASURED)))
+        self._pass = pass_ = library.Pass(
             permutation=permutation,
             batch_size=plan.batch_size,
+            measured=self._measured,
+            answered=1,
             **divide_work(self._architecture, descent, part, plan.batch_size),
             **_limits(descent),
-            **({} if functions is None else functions.averages),
         )
-        own = library.OwnLosses() if functions is None else functions.own
-        arguments = self._networks, self._rollout, _terms(plan, descent), own, pass_, part.adam, outcome
+        functions: PythonFunctions | None = None
+        if not _has_terms(plan) or plan.processes.size > 1:
+            functions = PythonFunctions(plan, self._architecture.distribution, self._old_parameters, permutation, pass_)
+            if plan.processes.size > 1:
+                pass_.average, pass_.average_gradient = functions.averages(part.gradient)
+        own = library.OwnLosses(**({} if functions is None else functions.fields))
+        arguments = self._networks, self._rollout, _terms(plan, descent), own, pass_, part.adam
         run = library.with_memory(f"ppo_descend_{self._dtype}", *arguments)
         epochs, early = 0, 0
         # One call per pass, so that an interrupt is noticed after a pass.
         while epochs < descent.epochs:
             epochs += 1
-            self._last_epoch, outcome.ended_early = outcome.minibatches, 0
+            self._last_epoch, pass_.ended_early = pass_.minibatches, 0
             permutation[...] = np.random.permutation(n)
             if plan.processes.size > 1 and plan.normalize_advantage == "minibatch":
                 ordered = self._advantages[permutation]
                 self._ordered_advantages[...] = normalized(ordered, plan.batch_size, plan.processes)
             run()
-            if functions is not None:
-                functions.check()
-            if not np.isfinite(outcome.norm):
-                raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {outcome.norm}")
-            early += outcome.ended_early
+            if functions is not None and not pass_.answered:
+                raise functions.error
+            if not np.isfinite(pass_.norm):
+                raise NonFiniteError("gradient of a minibatch", f"not finite: it has the norm {pass_.norm}")
+            early += pass_.ended_early
             if early and descent.stop is not None and descent.stop.ends == "update":
                 break
-        return DescentResult(epochs, part.adam.learning_rate, self.statistics(), early, outcome.statistic)
+        return DescentResult(epochs, part.adam.learning_rate, self.statistics(), early, pass_.exceeded)
 
     def statistics(self) -> MinibatchStatistics:
-        if self._descent is None or self._outcome.minibatches == 0:
+        if self._pass.minibatches == 0:
             return MinibatchStatistics({})
         names = ["loss"]
         if self._descent.of_policy:
@@ -253,7 +239,7 @@ class NativeUpdate:
             names += [] if self._plan.objective.clip_range is None else ["clip_fraction"]
         if self._descent.of_value:
             names += ["value_loss"]
-        columns = self._minibatches[: self._outcome.minibatches].T.copy()
+        columns = self._measured[: self._pass.minibatches].T.copy()
         return MinibatchStatistics({name: columns[library.MEASURED.index(name)] for name in names}, self._last_epoch)
 
     def store(self) -> None:
@@ -277,9 +263,8 @@ def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart,
     """
     size = len(part.vector)
     worth = MULTIPLICATIONS * size * rows // WORTH_A_THREAD
-    needed = {
-        f"{layer}.bias" for layer in architecture.actor * descent.of_policy + architecture.critic * descent.of_value
-    }
+    layers = architecture.actor * descent.of_policy + architecture.critic * descent.of_value
+    needed = {f"{layer}.bias" for layer in layers}
     if descent.of_policy and architecture.distribution.n_stds:
         needed.add("log_std")
     # Threads have a gradient each of what the descent trains, and no place for other gradients.
@@ -306,10 +291,8 @@ def _terms(plan: UpdatePlan, descent: Descent) -> library.Terms:
     objective, value_loss, constants = plan.objective, plan.value_loss, library.CONSTANTS
     terms: dict[str, library.FieldValue] = {"of_policy": descent.of_policy, "of_value": descent.of_value}
     if has_term(objective):
-        terms |= {
-            "constants": np.array(objective.constants, float),
-            "objective": constants["Objectives"][objective.term],
-        }
+        terms["constants"] = np.array(objective.constants, float)
+        terms["objective"] = constants["Objectives"][objective.term]
     if plan.normalize_advantage == "minibatch":
         name = "NORMALIZED" if plan.processes.size == 1 else "NORMALIZED_IN_ORDER"
         terms["advantages"] = constants["Normalizations"][name]
@@ -342,60 +325,61 @@ def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) ->
     return np.concatenate([part.ravel() for part in made])
 
 
+def _has_terms(plan: UpdatePlan) -> bool:
+    """Whether the library has terms for both losses of a plan."""
+    return has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
+
+
 class PythonFunctions:
     """What the library calls during a pass. Keep this object alive while it makes passes.
 
     The library calls the objective and the value loss of a plan, as far as it has no terms for them, once per minibatch
-    with what it knows of it. Autograd differentiates the loss with respect to what it has read, and the library goes on
-    from there to the parameters of the networks. It also has numbers and gradients averaged over the processes.
+    with what it knows of it. It also has numbers and gradients averaged over the processes.
 
     Exceptions cannot propagate through the library, not even that of an interrupt which arrives before a function has
-    begun. A function therefore reports its success in the outcome, as the last thing that it does.
+    begun. A function therefore reports its success in the pass, as the last thing that it does.
 
     :param plan: the plan of the update
     :param distribution: how its policy draws actions
-    :param columns: what a loss may read of the rollout
     :param old_parameters: the parameters of the old distributions, if the objective may read them
     :param permutation: the order of the rows in a pass
-    :param gradient: the gradient, which is averaged in place
-    :param outcome: the outcome of the descent
+    :param pass_: the pass
     """
 
     def __init__(
         self,
         plan: UpdatePlan,
         distribution: NativeDistribution,
-        columns: Columns,
         old_parameters: Parameters | None,
         permutation: np.ndarray,
-        gradient: np.ndarray,
-        outcome: library.Outcome,
+        pass_: library.Pass,
     ):
-        self._plan, self._distribution, self._columns, self._permutation = plan, distribution, columns, permutation
-        self._old_parameters, self._dtype = old_parameters, gradient.dtype
-        self._rows = min(plan.batch_size, len(permutation))
-        self._gradient, self._outcome = th.from_numpy(gradient), outcome
+        self._plan, self._distribution, self._permutation, self._pass = plan, distribution, permutation, pass_
+        self._old_parameters, self._columns = old_parameters, Columns(plan.buffer, old_parameters)
         self._made: list[object] = []
         # The initial value stands for an interrupt that arrives before a function has begun.
-        self._error: BaseException = KeyboardInterrupt()
-        self._known: dict[str, np.ndarray] = {}
-        self._slopes: dict[str, np.ndarray] = {}
-        self._written: Set[str] = set()
-        fields: dict[str, Any] = {}
-        if not has_term(plan.objective):
-            fields |= self._fields_of_objective()
-        if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
-            fields |= self._fields_of_value_loss()
-        self.own = library.OwnLosses(**fields)
+        self.error: BaseException = KeyboardInterrupt()
+        """The error that ended a pass, if a function failed."""
+        self.fields: dict[str, Any] = {}
         """The losses in the form that the library takes."""
-        self.averages: dict[str, int | None] = {}
-        """The functions that average a number and the gradient, unless the process is alone."""
-        if plan.processes.size > 1:
-            number = ctypes.POINTER(library.NUMBER)
-            self.averages = {
-                "average": self._address(self._average_number, number),
-                "average_gradient": self._address(self._average_gradient),
-            }
+        rows, dtype = plan.batch_size, next(iter(plan.parameters.values())).detach().numpy().dtype
+        calls = library.INTEGER, library.INTEGER
+        if not has_term(plan.objective):
+            shapes: dict[str, tuple[int, ...]] = {"log_ratio": (), "entropy": ()}
+            if plan.objective.needs_kl:
+                self._divergences = divergences_of(plan.kind.policy.action_dist)
+                shapes |= {"kl": (), "reverse_kl": (), "outputs": (distribution.outputs,)}
+                shapes |= {"deviations": (distribution.n_stds,)} if distribution.n_stds else {}
+            self._objective, self._advantages = (
+                OwnLoss(plan.objective, "policy", shapes, rows, dtype),
+                np.zeros(rows, dtype),
+            )
+            self.fields |= self._objective.fields | {"advantages": self._advantages, "loss": self._objective.loss}
+            self.fields["evaluate"] = self._address(self._evaluate, *calls)
+        if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
+            self._value_loss = OwnLoss(plan.value_loss, "values", {"values": ()}, rows, dtype)
+            self.fields |= self._value_loss.fields | {"value_loss": self._value_loss.loss}
+            self.fields["evaluate_values"] = self._address(self._evaluate_values, *calls)
 
     def _address(self, function: Callable[..., object], *types: type) -> int | None:
         """Return the address of a function for the library.
@@ -407,18 +391,19 @@ class PythonFunctions:
             try:
                 function(*arguments)
             except BaseException as error:
-                self._error = error
+                self.error = error
                 return
-            self._outcome.answered = 1
+            self._pass.answered = 1
 
         made = ctypes.CFUNCTYPE(None, *types)(call)
         self._made.append(made)
         return ctypes.cast(made, ctypes.c_void_p).value
 
-    def check(self) -> None:
-        """Raise the error that ended the pass, if a function failed."""
-        if not self._outcome.answered:
-            raise self._error
+    def averages(self, gradient: np.ndarray) -> tuple[int | None, int | None]:
+        """Return the functions that average a number and the gradient over the processes, in place."""
+        self._gradient = th.from_numpy(gradient)
+        number = ctypes.POINTER(library.NUMBER)
+        return self._address(self._average_number, number), self._address(self._average_gradient)
 
     def _average_number(self, number: "ctypes._Pointer[ctypes.c_double]") -> None:
         number[0] = self._plan.processes.mean(number[0])
@@ -426,81 +411,78 @@ class PythonFunctions:
     def _average_gradient(self) -> None:
         self._plan.processes.average(self._gradient)
 
-    def _fields_of_objective(self) -> dict[str, library.FieldValue]:
-        shapes: dict[str, tuple[int, ...]] = {"log_ratio": (self._rows,), "entropy": (self._rows,)}
-        if self._plan.objective.needs_kl:
-            self._divergences = divergences_of(self._plan.kind.policy.action_dist)
-            outputs, n_stds = self._distribution.outputs, self._distribution.n_stds
-            shapes |= {"kl": (self._rows,), "reverse_kl": (self._rows,), "outputs": (self._rows, outputs)}
-            shapes |= {"deviations": (self._rows, n_stds)} if n_stds else {}
-        self._known = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
-        self._slopes = {name: np.zeros(shape, self._dtype) for name, shape in shapes.items()}
-        self._advantages, self._losses = np.zeros((2, self._rows), self._dtype)
-        return {
-            "advantages": self._advantages,
-            "losses": self._losses,
-            "evaluate": self._address(self._evaluate, library.INTEGER, library.INTEGER),
-            **self._known,
-            **{f"d_{name}": slopes for name, slopes in self._slopes.items()},
-        }
-
     def _evaluate(self, start: int, count: int) -> None:
         """Evaluate the objective on the minibatch that begins here in the permutation."""
-        objective, rows = self._plan.objective, self._permutation[start : start + count]
-        leaves: dict[str, th.Tensor] = {}
-
-        def leaf(name: str) -> th.Tensor:
-            if name not in leaves:
-                leaves[name] = th.from_numpy(self._known[name][:count].copy()).requires_grad_()
-            return leaves[name]
+        rows, loss = self._permutation[start : start + count], self._objective
 
         def read(name: str) -> Any:
             if name in ("log_ratio", "entropy", "kl", "reverse_kl"):
-                return leaf(name) if name in self._known else None
+                return loss.read(name) if name in loss.fields else None
             if name not in OF_DISTRIBUTIONS:
                 return self._columns.read(name, rows, th.from_numpy)
             if self._old_parameters is None:
                 return None
-            deviations = leaf("deviations") if self._distribution.n_stds else None
-            new = self._distribution.parameters(leaf("outputs"), deviations)
+            deviations = loss.read("deviations") if self._distribution.n_stds else None
+            new = self._distribution.parameters(loss.read("outputs"), deviations)
             return self._divergences.between(name, tuple(column[rows] for column in self._old_parameters), new)
 
-        with th.enable_grad():
-            loss = objective.loss(Batch(None, th.from_numpy(self._advantages[:count].copy()), source=read))
-        check_loss(loss, objective, "policy")
-        if not self._written:  # In the first minibatch, which the others are like.
-            _check_leaves(loss, objective, leaves.values())
-        self._losses[:count] = loss.item()
-        found = zip(leaves, th.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True)
-        slopes = {name: slope.numpy() for name, slope in found if slope is not None}
-        for name in self._written - slopes.keys():
-            self._slopes[name][:] = 0.0
-        for name, array in slopes.items():
-            self._slopes[name][:count] = array
-        self._written = slopes.keys()
-
-    def _fields_of_value_loss(self) -> dict[str, library.FieldValue]:
-        self._values, self._value_losses, self._d_values = np.zeros((3, self._rows), self._dtype)
-        return {
-            "values": self._values,
-            "value_losses": self._value_losses,
-            "d_values": self._d_values,
-            "evaluate_values": self._address(self._evaluate_values, library.INTEGER, library.INTEGER),
-        }
+        batch = Batch(None, th.from_numpy(self._advantages[:count].copy()), source=read)
+        loss.evaluate(count, partial(self._plan.objective.loss, batch))
 
     def _evaluate_values(self, start: int, count: int) -> None:
         """Evaluate the value loss on the minibatch that begins here in the permutation."""
-        value_loss, rows = self._plan.value_loss, self._permutation[start : start + count]
+        rows, loss, plan = self._permutation[start : start + count], self._value_loss, self._plan
         old_values, returns = (self._columns.read(name, rows, th.from_numpy) for name in ("old_values", "returns"))
+        loss.evaluate(count, lambda: plan.value_loss.loss(loss.read("values"), old_values, returns))
+
+
+class OwnLoss:
+    """A loss in Python, and the arrays that it shares with the library.
+
+    Autograd differentiates the loss with respect to what it has read of a minibatch, and the library goes on from there
+    to the parameters of the networks.
+
+    :param part: the objective or the value loss
+    :param needed: what its loss must depend on, for errors
+    :param shapes: what the library knows of a minibatch, by name, with the shape for each state
+    :param rows: the number of states in a minibatch
+    :param dtype: the type of the networks
+    """
+
+    def __init__(
+        self, part: Objective | ValueLoss, needed: str, shapes: dict[str, tuple[int, ...]], rows: int, dtype: np.dtype
+    ):
+        self._part, self._needed = part, needed
+        known = {name: np.zeros((rows, *shape), dtype) for name, shape in shapes.items()}
+        self.fields = known | {f"d_{name}": np.zeros_like(array) for name, array in known.items()}
+        """The arrays that the library fills, and those that it reads: the derivatives with respect to them."""
+        self.loss = np.zeros(1)
+        """The loss of the last minibatch."""
+        self._written: Set[str] = set()
+
+    def read(self, name: str) -> th.Tensor:
+        """Read what the library knows of the minibatch."""
+        if name not in self._leaves:
+            self._leaves[name] = th.from_numpy(self.fields[name][: self._count].copy()).requires_grad_()
+        return self._leaves[name]
+
+    def evaluate(self, count: int, compute: Callable[[], th.Tensor]) -> None:
+        """Evaluate a minibatch of so many states with a function that reads what it needs."""
+        self._count, self._leaves = count, dict[str, th.Tensor]()
         with th.enable_grad():
-            values = th.from_numpy(self._values[:count].copy()).requires_grad_()
-            loss = value_loss.loss(values, old_values, returns)
-        check_loss(loss, value_loss, "values")
-        if start == 0:
-            _check_leaves(loss, value_loss, [values])
-        self._value_losses[:count] = loss.item()
-        (slopes,) = th.autograd.grad(loss, [values])
-        self._d_values[:count] = slopes.numpy()
+            loss = compute()
+        check_loss(loss, self._part, self._needed)
+        leaves = self._leaves
+        if not self._written:  # In the first minibatch, which the others are like.
+            _check_leaves(loss, self._part, leaves.values())
+        self.loss[0] = loss.item()
+        found = zip(leaves, th.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True)
+        slopes = {name: slope.numpy() for name, slope in found if slope is not None}
+        for name in self._written - slopes.keys():
+            self.fields[f"d_{name}"][:] = 0.0
+        for name, array in slopes.items():
+            self.fields[f"d_{name}"][:count] = array
+        self._written = slopes.keys()
 
 
 def _check_leaves(loss: th.Tensor, part: Objective | ValueLoss, leaves: Iterable[th.Tensor]) -> None:
