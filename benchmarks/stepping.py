@@ -26,7 +26,6 @@ from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import (
     SafeSubprocVecEnv,
     make_ale_vec_env,
-    make_gymnasium_vec_env,
     make_mujoco_vec_env,
 )
 
@@ -79,10 +78,6 @@ WORKLOADS: dict[str, dict[str, MakeEnv]] = {
     "halfcheetah": {
         REFERENCE: partial(make_vec_env, HALFCHEETAH, seed=0),
         "SB3's SubprocVecEnv": partial(make_vec_env, HALFCHEETAH, seed=0, vec_env_cls=SubprocVecEnv),
-        "make_gymnasium_vec_env, sync": partial(make_gymnasium_vec_env, HALFCHEETAH, seed=0),
-        "make_gymnasium_vec_env, async": partial(
-            make_gymnasium_vec_env, HALFCHEETAH, seed=0, vectorization_mode="async"
-        ),
         "EnvPool": partial(make_envpool, HALFCHEETAH),
         **_batched(HALFCHEETAH),
     },

@@ -10,8 +10,6 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch as th
-from gymnasium.vector import AsyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch import nn
 from torch.nn import functional
@@ -34,17 +32,6 @@ def test_seeds_and_options_of_sb3() -> None:
     env._reset_seeds()
     env._reset_options()
     assert (env._seeds, env._options) == ([None] * 2, [{}] * 2)
-
-
-def test_state_of_gymnasium() -> None:
-    """``GymnasiumVecEnv`` sets it after an interrupt, so that the next command is accepted."""
-    env: Any = AsyncVectorEnv([make] * 2, context="fork")
-    assert env._state == AsyncState.DEFAULT
-    env.reset_async()
-    assert env._state == AsyncState.WAITING_RESET
-    env.reset_wait()
-    assert env._state == AsyncState.DEFAULT
-    env.close()
 
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")

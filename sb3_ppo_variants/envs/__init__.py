@@ -5,7 +5,6 @@ from sb3_ppo_variants.envs.making import (
     check_frame_skip,
     make_ale_vec_env,
     make_fast_vec_env,
-    make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
@@ -21,6 +20,5 @@ __all__ = [
     "check_frame_skip",
     "make_ale_vec_env",
     "make_fast_vec_env",
-    "make_gymnasium_vec_env",
     "make_mujoco_vec_env",
 ]

@@ -5,14 +5,13 @@ within the step that ends an episode: that step returns the first observation of
 observation of the old one in its info. For gymnasium's autoreset modes, see https://farama.org/Vector-Autoreset-Mode.
 """
 
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from multiprocessing.connection import wait
-from operator import setitem
+from multiprocessing import get_start_method
+from operator import itemgetter, setitem
 from typing import Any, cast
 
 import gymnasium as gym
@@ -27,18 +26,16 @@ from gymnasium.vector import (
     VectorObservationWrapper,
     VectorWrapper,
 )
-from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
-from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.outputs import Info, copy_info
-from sb3_ppo_variants.envs.subproc import SECONDS_AFTER_CLOSING, how_it_ended
-from sb3_ppo_variants.errors import ArgumentError, WorkerError
+from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, is_hybrid, map_parts, parts_of
 
@@ -53,14 +50,10 @@ class GymnasiumVecEnv(VecEnv):
     modes ``NEXT_STEP`` and ``DISABLED``, these get ``reset(options={})`` instead of ``reset()``. Later steps do not
     overwrite the returned arrays. Wrap it in SB3's ``VecMonitor`` to get episode statistics.
 
-    The environments of a ``SyncVectorEnv`` must not share an array for their observations: gymnasium reads it after the
-    last one's step, and returns the same observation for all. ``DummyVecEnv`` can have such environments.
+    Setting attributes and calling methods raises a ``NotImplementedError``, because there are no single environments.
 
-    Setting attributes and calling methods raises an ``ArgumentError`` for some ``indices``, if ``env`` can only reach
-    all of its environments at once, and a ``NotImplementedError`` if it has no single environments.
-
-    :param env: a ``SyncVectorEnv``, ``AsyncVectorEnv``, ``AtariVectorEnv`` or any other vector environment that steps
-        all its environments at once
+    :param env: an ``AtariVectorEnv`` or any other vector environment that steps all its environments at once. Those of
+        a ``SyncVectorEnv`` or ``AsyncVectorEnv`` belong in SB3's ``DummyVecEnv`` or in ``SafeSubprocVecEnv``
     :param autoreset_mode: the autoreset mode of ``env``, if its metadata does not contain it
     :raises ArgumentError: if ``env`` is not such an environment, or its autoreset mode is unknown or not supported
     :raises NotImplementedError: if ``Dict`` or ``Tuple`` observation spaces are nested
@@ -71,39 +64,18 @@ class GymnasiumVecEnv(VecEnv):
             raise ArgumentError(
                 f"env={env} must be a gymnasium.vector.VectorEnv; for single environments use SB3's make_vec_env"
             )
+        if type(env) in (SyncVectorEnv, AsyncVectorEnv):
+            cls = "DummyVecEnv" if isinstance(env, SyncVectorEnv) else "SafeSubprocVecEnv"
+            raise ArgumentError(f"env={env} has single environments: use {cls}(env.env_fns), or pass env to the model")
         check_for_nested_spaces(env.single_observation_space)
         self._mode = check_mode(env, autoreset_mode)
         self.env = env
-        inner: Any = env.unwrapped
-        self._inner = inner
-        self._has_workers = isinstance(inner, AsyncVectorEnv)
-        self._has_singles = isinstance(inner, AsyncVectorEnv | SyncVectorEnv)
-        if type(env) in (SyncVectorEnv, AsyncVectorEnv):  # Otherwise a wrapper may read the infos.
-            inner._add_info = collect_info
+        self._inner: Any = env.unwrapped
         # SB3's VecMonitor writes the id into its file.
         self.spec = env.unwrapped.spec if isinstance(env.unwrapped.spec, EnvSpec) else None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
         self.metadata = dict(env.metadata)
         self._actions: Actions = np.empty(0)
-        self._closed = False
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Let a Ctrl-C during training wait for the answers of gymnasium's workers, and name one that has ended."""
-        try:
-            # gymnasium has closed the pipe of a worker that raised an error.
-            if self._has_workers and None in self._inner.parent_pipes:
-                raise EOFError
-            with HELD:
-                yield
-        except (EOFError, ConnectionError) as error:
-            if not self._has_workers:
-                raise
-            self._inner._state = AsyncState.DEFAULT
-            processes = self._inner.processes
-            ended = wait([process.sentinel for process in processes], SECONDS_AFTER_CLOSING)
-            index = next((i for i, process in enumerate(processes) if process.sentinel in ended), 0)
-            raise WorkerError(index, how_it_ended(processes[index])) from error
 
     def reset(self) -> VecEnvObs:
         """Reset all environments with the seeds and options that were set since the last reset.
@@ -114,8 +86,7 @@ class GymnasiumVecEnv(VecEnv):
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
-        with self._asking():
-            observations, infos = self.env.reset(seed=self._seeds[0], options=options or None)
+        observations, infos = self.env.reset(seed=self._seeds[0], options=options or None)
         if (n := count_rows(observations)) != self.num_envs:
             problem = f"returns {n} observations for {self.num_envs} environments: create it with batch_size=num_envs"
             raise ArgumentError(f"env={self.env} {problem}; games of several players are not supported")
@@ -144,8 +115,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
-        with self._asking():
-            observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
+        observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
         observations = copy_rows(observations)
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
@@ -185,8 +155,7 @@ class GymnasiumVecEnv(VecEnv):
         # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
         overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
         before = [getattr(inner, name).copy() for name in overwritten]
-        with self._asking():
-            first, vector_infos = self.env.reset(options={"reset_mask": dones.copy()})
+        first, vector_infos = self.env.reset(options={"reset_mask": dones.copy()})
         for name, array in zip(overwritten, before, strict=True):
             getattr(inner, name)[..., ~dones] = array[..., ~dones]
         reset_infos = per_env(vector_infos, count_rows(first))
@@ -203,13 +172,7 @@ class GymnasiumVecEnv(VecEnv):
 
     def close(self) -> None:
         """Close the environments; a second call does nothing."""
-        if self._closed:
-            return
-        at_once = self._has_workers and (
-            self._inner._state is not AsyncState.DEFAULT or not all(each.is_alive() for each in self._inner.processes)
-        )
-        self.env.close(**({"terminate": True} if at_once else {}))
-        self._closed = True
+        self.env.close()
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Render each environment.
@@ -219,67 +182,29 @@ class GymnasiumVecEnv(VecEnv):
         if self.render_mode != "rgb_array":
             warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
             return [None] * self.num_envs
-        with self._asking():
-            return list(cast(Any, self.env.render()))
+        return list(cast(Any, self.env.render()))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Check whether all environments have the attribute."""
-        return all(self._ask("has_wrapper_attr", attr_name)) if self._has_singles else hasattr(self._inner, attr_name)
+        """Check whether the vector environment has the attribute."""
+        return hasattr(self._inner, attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Get the attribute of each environment."""
-        if not self._has_singles:
-            return [getattr(self._inner, attr_name)] * len(list(self._get_indices(indices)))
-        if self._has_workers:
-            self._need(attr_name)
-        # gymnasium's own get_attr would call an attribute that is callable.
-        return self._ask("get_wrapper_attr", attr_name, indices=indices)
+        """Get the attribute of the vector environment, for each environment."""
+        return [getattr(self._inner, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each environment to the value."""
-        self._check_reach("set_attr()", indices)
-        self._ask("set_wrapper_attr", attr_name, value, indices=indices)
+        """Raise an error, because there are no single environments."""
+        raise NotImplementedError(f"{type(self._inner).__name__} has no single environments to set {attr_name} in")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call the method of each environment and return the results."""
-        self._check_reach(f"{method_name}()", indices)
-        if self._has_workers:
-            self._need(method_name)
-            return self._ask(method_name, *method_args, **method_kwargs)
-        return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
+        """Raise an error, because there are no single environments."""
+        raise NotImplementedError(f"{type(self._inner).__name__} has no single environments to call {method_name}() of")
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
-        """Check which environments are wrapped with the class; in workers, with a class of that name."""
-        where = list(self._get_indices(indices))
-        if self._has_workers:  # Wrappers cannot be sent between processes, but their names can.
-            names = [re.findall(r"<(\w+)", text) for text in self._ask("__str__")]
-            return [wrapper_class.__name__ in names[i] for i in where]
-        return [self._has_singles and is_wrapped(self._inner.envs[i], wrapper_class) for i in where]
-
-    def _ask(self, method: str, /, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
-        """Call a method of single environments, of which workers have to be asked all at once.
-
-        A worker exits if its environment does not have the method or attribute.
-        """
-        where = list(self._get_indices(indices))
-        if not self._has_workers:
-            return [getattr(self._inner.envs[i], method)(*args, **kwargs) for i in where]
-        with self._asking():
-            answers = self._inner.call(method, *args, **kwargs)
-        return [answers[i] for i in where]
-
-    def _need(self, name: str) -> None:
-        if not self.has_attr(name):
-            raise AttributeError(f"{self._inner} has no attribute {name!r}")
-
-    def _check_reach(self, call: str, indices: VecEnvIndices) -> None:
-        where, kind = list(self._get_indices(indices)), type(self._inner).__name__
-        if not self._has_singles:
-            raise NotImplementedError(f"{kind} has no single environments for {call}")
-        if self._has_workers and where != list(range(self.num_envs)):
-            raise ArgumentError(f"indices={where} must be None: {kind} can only reach all environments at once")
+        """Return False for each environment."""
+        return [False] * len(list(self._get_indices(indices)))
 
 
 def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
@@ -288,22 +213,25 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
     :param monitored: whether to wrap it in a ``VecMonitor``, unless its environments have a ``Monitor``
     :raises ArgumentError: see :class:`GymnasiumVecEnv`
     """
-    venv: VecEnv = GymnasiumVecEnv(env)
-    wrappers = "GymnasiumVecEnv(env)"
+    venv: VecEnv
+    if isinstance(env, SyncVectorEnv):
+        venv, how = DummyVecEnv([partial(itemgetter(i), env.envs) for i in range(env.num_envs)]), "a DummyVecEnv"
+    elif isinstance(env, AsyncVectorEnv):
+        env.close()
+        # Its own workers are started in this way too.
+        venv, how = SafeSubprocVecEnv([*env.env_fns], get_start_method()), "a SafeSubprocVecEnv, and closed"
+    else:
+        venv, how = GymnasiumVecEnv(env), "a GymnasiumVecEnv"
     if monitored and not all(venv.env_is_wrapped(Monitor)):
-        venv, wrappers = VecMonitor(venv), "VecMonitor(GymnasiumVecEnv(env))"
+        venv, how = VecMonitor(venv), f"{how}, with a VecMonitor"
     warnings.warn(
-        f"env is one of gymnasium's vector environments, which SB3 cannot step, and is wrapped as {wrappers}; pass "
-        "this to omit this message"
+        f"env is one of gymnasium's vector environments, which SB3 cannot step, and is made into {how}; pass one of "
+        "SB3's to omit this message"
     )
     return venv
 
 
 # What gymnasium's vector environments return, as SB3 has it.
-
-
-class OfEach(dict[Any, Info]):
-    """Infos by the indices of their environments."""
 
 
 def copy_rows(observations: VecEnvObs) -> VecEnvObs:
@@ -322,17 +250,6 @@ def count_rows(observations: VecEnvObs) -> int:
     return len(array)
 
 
-def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
-    """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
-
-    ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after
-    ``0`` becomes ``0``.
-    """
-    of_each = vector_infos if isinstance(vector_infos, OfEach) else OfEach()
-    of_each.setdefault(env_num, {}).update(copy_info(env_info))
-    return of_each
-
-
 def per_env(vector_infos: Info, n_envs: int) -> list[Info]:
     """Split the info of a vector environment into one info per environment.
 
@@ -340,8 +257,6 @@ def per_env(vector_infos: Info, n_envs: int) -> list[Info]:
     because all environments have a value. A value without one entry per environment, such as a number, is copied to
     all. Dictionaries are split in the same way. No info shares memory with the arrays.
     """
-    if isinstance(vector_infos, OfEach):
-        return [vector_infos.get(i, {}) for i in range(n_envs)]
     infos: list[Info] = [{} for _ in range(n_envs)]
     masks = {f"_{key}" for key in vector_infos}
     for key, values in vector_infos.items():
@@ -391,10 +306,6 @@ def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMo
         raise ArgumentError(
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         ) from error
-    inner = env.unwrapped
-    if isinstance(inner, AsyncVectorEnv) and mode is AutoresetMode.NEXT_STEP and not inner.shared_memory:
-        # Without shared memory, the workers forget that they were reset, and reset again in the next step.
-        raise ArgumentError(f"env={env} must be created with shared_memory=True or in AutoresetMode.SAME_STEP")
     unusable = dict(UNUSABLE)
     if mode is AutoresetMode.SAME_STEP:  # gymnasium refuses these too, but only if the metadata says so.
         unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"

@@ -13,13 +13,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import TransformObservation
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor
 
-from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, instance, integer, one_of
+from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, instance, integer
 from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import make_mujoco_vec_env
@@ -29,7 +29,6 @@ from sb3_ppo_variants.envs.wrappers import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 
 Arguments: TypeAlias = dict[str, Any]
-VECTOR_CLASSES: dict[str, Callable[..., VectorEnv]] = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}
 MAKING_RULES = {
     "env_id": instance("the id of a registered environment", str),
     "n_envs": COUNT,
@@ -37,7 +36,6 @@ MAKING_RULES = {
     "n_stack": COUNT,
     "exact": FLAG,
     "verbose": RULES["verbose"],
-    "vectorization_mode": one_of(*VECTOR_CLASSES),
 }
 # What a step costs more in two workers than in this process: messages, and waking up with cold caches. With 16
 # environments of LunarLander, results/stepping-lunarlander.json has a millisecond for a step either way.
@@ -162,37 +160,6 @@ def seconds_per_step(env: gym.Env) -> float:
             env.reset()
     env.close()
     return float(np.median(seconds))
-
-
-def make_gymnasium_vec_env(
-    env_id: str | Callable[..., gym.Env],
-    n_envs: int = 1,
-    seed: int | None = None,
-    vectorization_mode: str = "sync",
-    vec_env_kwargs: Arguments | None = None,
-    **arguments: Any,
-) -> VecEnv:
-    """Create environments as SB3's ``make_vec_env`` does, but in one of gymnasium's vector environments.
-
-    :param env_id: id of the environment, or a function that creates it
-    :param n_envs: number of environments, >= 1
-    :param seed: seed of the first environment, incremented for each further one
-    :param vectorization_mode: ``"sync"`` steps the environments one after the other in this process, ``"async"`` steps
-        each in its own process
-    :param vec_env_kwargs: arguments of ``SyncVectorEnv`` or ``AsyncVectorEnv``
-    :param arguments: further arguments of ``make_vec_env``, such as ``wrapper_class`` and ``monitor_dir``
-    :raises ArgumentError: if a value is not allowed
-    :raises gymnasium.error.Error: if there is no such id
-    """
-    check_arguments({"n_envs": n_envs, "seed": seed, "vectorization_mode": vectorization_mode}, MAKING_RULES)
-    # In SAME_STEP mode, a reset needs no extra message to the workers.
-    of_vector = {"autoreset_mode": AutoresetMode.SAME_STEP, **(vec_env_kwargs or {})}
-
-    def adapted(env_fns: list[Callable[[], gym.Env]]) -> GymnasiumVecEnv:
-        return GymnasiumVecEnv(VECTOR_CLASSES[vectorization_mode](env_fns, **of_vector))
-
-    make: Any = adapted
-    return make_vec_env(env_id, n_envs, seed, vec_env_cls=make, **arguments)
 
 
 def make_ale_vec_env(

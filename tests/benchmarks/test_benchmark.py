@@ -64,7 +64,7 @@ def test_the_table_of_bars() -> None:
 
 def test_stepping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     envs = stepping.WORKLOADS["halfcheetah"]
-    few = {name: envs[name] for name in (stepping.REFERENCE, "make_gymnasium_vec_env, sync", "EnvPool")}
+    few = {name: envs[name] for name in (stepping.REFERENCE, "make_mujoco_vec_env, 1 thread", "EnvPool")}
     monkeypatch.setitem(stepping.WORKLOADS, "halfcheetah", few)
     file = tmp_path / "runs.json"
     small = ["--workloads", "halfcheetah", "--n-envs", "2", "--steps", "5", "--pairs", "3"]

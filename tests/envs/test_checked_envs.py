@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
@@ -118,7 +118,7 @@ ENVS: dict[str, Callable[[], Any]] = {
     "DummyVecEnv": lambda: noise_envs(BOX),
     "SubprocVecEnv": lambda: SubprocVecEnv(MAKERS, start_method="fork"),
     "SafeSubprocVecEnv": lambda: SafeSubprocVecEnv(MAKERS, start_method="fork"),
-    "GymnasiumVecEnv": lambda: GymnasiumVecEnv(SyncVectorEnv(MAKERS)),
+    "GymnasiumVecEnv": lambda: GymnasiumVecEnv(VectorWrapper(SyncVectorEnv(MAKERS))),
     "VecTransposeImage": lambda: VecTransposeImage(noise_envs(BOX, IMAGE)),
     "three wrappers": lambda: VecNormalize(VecFrameStack(VecMonitor(noise_envs(BOX)), 2)),
 }

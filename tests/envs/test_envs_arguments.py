@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers.vector import (
     ClipReward,
     NormalizeObservation,
@@ -20,7 +20,6 @@ from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.envs import (
     GymnasiumVecEnv,
     make_ale_vec_env,
-    make_gymnasium_vec_env,
 )
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
@@ -30,9 +29,6 @@ CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(make_gymnasium_vec_env, "CartPole-v1", 0), "n_envs=0"),
-        (partial(make_gymnasium_vec_env, "CartPole-v1", seed=-1), "seed=-1"),
-        (partial(make_gymnasium_vec_env, "CartPole-v1", vectorization_mode="fast"), "'sync' or 'async'"),
         (partial(make_ale_vec_env, BREAKOUT, 0), "n_envs=0"),
         (partial(make_ale_vec_env, BREAKOUT, wrapper_kwargs={"noop": 3}), "wrapper_kwargs={'noop': 3} .*noop_max"),
         (partial(make_ale_vec_env, BREAKOUT, wrapper_kwargs={"frame_skip": 0}), "frame_skip=0"),
@@ -48,11 +44,6 @@ CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2
 def test_arguments_of_the_factories(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
-
-
-def test_unknown_ids() -> None:
-    with pytest.raises(gym.error.UnregisteredEnv, match="Did you mean: `CartPole`"):
-        make_gymnasium_vec_env("CartPol-v1")
 
 
 class Undeclared(VectorEnv):
@@ -85,7 +76,7 @@ def test_the_autoreset_mode_must_be_known() -> None:
         with pytest.raises(ArgumentError, match=f"metadata says {mode}"):
             GymnasiumVecEnv(Declared(mode))
     with pytest.raises(ArgumentError, match=r"metadata says AutoresetMode\.NEXT_STEP"):
-        GymnasiumVecEnv(SyncVectorEnv(CARTPOLE), AutoresetMode.SAME_STEP)
+        GymnasiumVecEnv(VectorWrapper(SyncVectorEnv(CARTPOLE)), AutoresetMode.SAME_STEP)
     for known in (AutoresetMode.DISABLED, "Disabled"):
         assert GymnasiumVecEnv(Undeclared(), known).num_envs == 2
     assert GymnasiumVecEnv(Declared("Disabled"), AutoresetMode.DISABLED).num_envs == 2
@@ -105,13 +96,6 @@ def test_a_last_observation_that_is_missing() -> None:
     venv.step(np.zeros(2))
     with pytest.raises(ArgumentError, match=r"must return infos\['final_obs'\]"):
         venv.step(np.zeros(2))
-
-
-def test_workers_that_forget_their_resets() -> None:
-    env = AsyncVectorEnv(CARTPOLE, shared_memory=False)
-    with pytest.raises(ArgumentError, match="shared_memory=True"):
-        GymnasiumVecEnv(env)
-    env.close()
 
 
 def test_other_environments() -> None:

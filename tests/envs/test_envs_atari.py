@@ -6,7 +6,7 @@ import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor
 
@@ -129,7 +129,7 @@ class Lives(gym.Env):
 
 def test_lives_by_hand() -> None:
     """Game 1 loses a life (3 to 2) and continues for two steps with 0 lives; game 2 loses one in its first step."""
-    venv = VecEpisodicLife(GymnasiumVecEnv(SyncVectorEnv([Lives])))
+    venv = VecEpisodicLife(GymnasiumVecEnv(VectorWrapper(SyncVectorEnv([Lives]))))
     venv.reset()
     seen = [step(venv, 0) for _ in range(9)]
     assert [done for _, _, done, _ in seen] == [False, True, False, False, True, True, True, False, True]

@@ -7,8 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.envs import GymnasiumVecEnv
 
@@ -97,14 +97,3 @@ def told(venv: VecEnv) -> list[Any]:
         infos += [*venv.step(np.zeros(2, int))[3], *deepcopy(venv.reset_infos)]
     venv.close()
     return [[{key: (type(value), value) for key, value in info.items()} for info in infos]]
-
-
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-@pytest.mark.parametrize("name", UNLIKE)
-def test_the_same_infos_as_those_of_sb3(name: str, kind: Any, mode: AutoresetMode) -> None:
-    makers: Any = [lambda i=i: Says(UNLIKE[name][i]) for i in range(2)]
-    context = {"context": "fork"} if kind is AsyncVectorEnv else {}
-    ours = told(GymnasiumVecEnv(kind(makers, autoreset_mode=mode, **context)))
-    np.testing.assert_equal(ours, told(DummyVecEnv(makers)))

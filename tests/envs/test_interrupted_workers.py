@@ -14,11 +14,10 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants import PPOClip, WorkerError
-from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.rollout import in_rows
 
 N_ENVS, N_STEPS, EPISODE = 2, 8, 5
@@ -51,17 +50,10 @@ class Tells(gym.Env):
         return number
 
 
-def over_gymnasium(shared_memory: bool, env_fns: Any) -> GymnasiumVecEnv:
-    mode = AutoresetMode.NEXT_STEP if shared_memory else AutoresetMode.SAME_STEP
-    return GymnasiumVecEnv(AsyncVectorEnv(env_fns, shared_memory, context="fork", autoreset_mode=mode))
-
-
 KINDS: dict[str, Callable[[Any], Any]] = {
     "ours": partial(SafeSubprocVecEnv, start_method="fork", n_workers=N_ENVS),
     "ours with a timeout": partial(SafeSubprocVecEnv, start_method="fork", n_workers=N_ENVS, timeout=60),
     "SB3's": partial(SubprocVecEnv, start_method="fork"),
-    "gymnasium's": partial(over_gymnasium, True),
-    "gymnasium's through pipes": partial(over_gymnasium, False),
 }
 
 

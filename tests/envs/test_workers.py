@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from gymnasium.vector import AsyncVectorEnv
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from fresh import ended, run_code
 from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
-from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 N_ENVS = 3
 
@@ -113,18 +112,6 @@ def test_an_environment_that_can_not_be_made(name: str, index: int) -> None:
         SafeSubprocVecEnv(env_fns, start_method="fork", timeout=1)
     assert time.monotonic() - start < 6
     assert set(psutil.Process().children()) <= before
-
-
-@pytest.mark.parametrize("name", ["exit at once", "kill"])
-def test_a_worker_of_gymnasium_is_named_too(name: str) -> None:
-    env_fns: list[Any] = [partial(NoiseEnv, BOX), partial(Fails, name, "step"), partial(NoiseEnv, BOX)]
-    inner = AsyncVectorEnv(env_fns, context="fork")
-    env, processes = GymnasiumVecEnv(inner), processes_of(inner)
-    model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, device="cpu")
-    for _ in range(2):
-        with pytest.raises(WorkerError, match=f"the worker of environment 1 {FAULTS[name][1]}"):
-            model.learn(100)
-    closes_in_time(env, processes)
 
 
 class Slow(NoiseEnv):

@@ -8,11 +8,11 @@ from masked_envs import MULTI, masked_envs
 from parity import MASKED_CASES, masked_case, train
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from helpers import assert_same_weights
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.envs import SafeSubprocVecEnv, make_gymnasium_vec_env
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 
 def ours_of(**arguments: Any) -> tuple[OnPolicyAlgorithm, list[dict[str, Any]]]:
@@ -48,13 +48,3 @@ def test_workers(vec_env: Any) -> None:
     in_process, _ = ours_of(fast=False, **masked_case(lambda: masked_envs(MULTI, n_envs=2)))
     in_workers, _ = ours_of(fast=False, **masked_case(lambda: masked_envs(MULTI, n_envs=2, vec_env=vec_env)))
     assert_same_weights(in_process, in_workers)
-
-
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_environments_of_gymnasium(mode: str) -> None:
-    def make() -> VecEnv:
-        return make_gymnasium_vec_env("examples.environments:Scheduling-v0", 2, vectorization_mode=mode)
-
-    theirs, _ = train(MaskablePPO, make)
-    ours, _ = ours_of(make_env=make, fast=False)
-    assert_same_weights(ours, theirs)

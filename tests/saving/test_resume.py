@@ -20,7 +20,6 @@ from sb3_ppo_variants.envs import (
     GymnasiumVecEnv,
     SafeSubprocVecEnv,
     make_ale_vec_env,
-    make_gymnasium_vec_env,
 )
 from sb3_ppo_variants.saving.checkpoint import Checkpoint
 from sb3_ppo_variants.saving.state import get_random_state, set_random_state
@@ -59,8 +58,6 @@ def atari() -> VecEnv:
 
 ENVIRONMENTS: dict[str, Any] = {
     "workers": lambda: pendulums(SafeSubprocVecEnv, start_method="fork"),
-    "gymnasium's": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="sync"),
-    "gymnasium's workers": lambda: make_gymnasium_vec_env("CartPole-v1", 2, vectorization_mode="async"),
     "gymnasium's own": lambda: GymnasiumVecEnv(gym.make_vec("CartPole-v1", 2)),
     "normalised": lambda: VecNormalize(pendulums()),
     "normalised stacks": lambda: VecNormalize(VecFrameStack(pendulums(), 3)),
