@@ -241,13 +241,13 @@ class GymnasiumVecEnv(VecEnv):
         self._ask("set_wrapper_attr", attr_name, value, indices=indices)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Call the method of each environment and return the results."""
         self._check_reach(f"{method_name}()", indices)
         if self._has_workers:
             self._need(method_name)
-            return self._ask(method_name, *method_args, **method_kwargs)
+            return self._ask(method_name, *method_args, indices=None, **method_kwargs)
         return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
 
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
@@ -258,7 +258,7 @@ class GymnasiumVecEnv(VecEnv):
             return [wrapper_class.__name__ in names[i] for i in where]
         return [self._has_singles and is_wrapped(self._inner.envs[i], wrapper_class) for i in where]
 
-    def _ask(self, method: str, /, *args: Any, indices: VecEnvIndices = None, **kwargs: Any) -> list[Any]:
+    def _ask(self, method: str, /, *args: object, indices: VecEnvIndices = None, **kwargs: object) -> list[Any]:
         """Call a method of single environments, of which workers have to be asked all at once.
 
         A worker exits if its environment does not have the method or attribute.
@@ -302,7 +302,7 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
 # What gymnasium's vector environments return, as SB3 has it.
 
 
-class OfEach(dict[Any, Info]):
+class OfEach(dict[int, Info]):
     """Infos by the indices of their environments."""
 
 
@@ -322,7 +322,7 @@ def count_rows(observations: VecEnvObs) -> int:
     return len(array)
 
 
-def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
+def collect_info(vector_infos: Info | OfEach, env_info: Info, env_num: int) -> OfEach:
     """Add the info of an environment, as gymnasium's ``_add_info`` does, but without merging it with the others.
 
     ``_add_info`` writes values of all environments into an array with the type and shape of the first, so ``0.5`` after
@@ -333,7 +333,7 @@ def collect_info(vector_infos: Info, env_info: Info, env_num: int) -> Info:
     return of_each
 
 
-def per_env(vector_infos: Info, n_envs: int) -> list[Info]:
+def per_env(vector_infos: Info | OfEach, n_envs: int) -> list[Info]:
     """Split the info of a vector environment into one info per environment.
 
     A Boolean array ``_key`` next to ``key`` says which environments have a value. ALE and EnvPool have no such arrays,

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -28,6 +28,10 @@ from sb3_ppo_variants.layout import Actions, AnySpace
 
 if sys.platform == "linux":
     import fcntl
+
+
+# The type of what each environment shares, with a field for each array.
+RowType: TypeAlias = np.dtype[np.void]
 
 
 class Failure(NamedTuple):
@@ -55,7 +59,7 @@ STEP_MESSAGE = bytes(ForkingPickler.dumps(("advance", (), {})))
 NONE_MESSAGE = bytes(ForkingPickler.dumps(None))
 
 
-def shared_type(observation_space: AnySpace, action_space: AnySpace) -> np.dtype[Any] | None:
+def shared_type(observation_space: AnySpace, action_space: AnySpace) -> RowType | None:
     """Find out what each environment shares: an action, a reward, whether its episode has ended, and an observation.
 
     :return: a structured type; ``None`` if actions have no fixed shape and type
@@ -82,7 +86,7 @@ def open_memory(size: int) -> int:
     return memory
 
 
-def rows_in(memory: int, dtype: np.dtype[Any], n_envs: int) -> list[np.ndarray]:
+def rows_in(memory: int, dtype: RowType, n_envs: int) -> list[np.ndarray]:
     """Return the actions of all environments, and what they returned, in memory that may be closed afterwards."""
     rows: np.ndarray = np.ndarray(n_envs, dtype, mmap.mmap(memory, 0))
     return [rows[name] for name in dtype.names or ()]
@@ -117,7 +121,7 @@ class WorkerEnvs(DummyVecEnv):
         """Return the spaces of observations and actions."""
         return self.observation_space, self.action_space
 
-    def share(self, memory: int, dtype: np.dtype[Any], n_envs: int) -> None:
+    def share(self, memory: int, dtype: RowType, n_envs: int) -> None:
         """Take actions from shared memory if a command has none, and write the results of steps there."""
         own = slice(self.first, self.first + self.num_envs)
         self._shared_actions, *results = [rows[own] for rows in rows_in(memory, dtype, n_envs)]

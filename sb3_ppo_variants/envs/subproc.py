@@ -27,6 +27,7 @@ from sb3_ppo_variants.envs.in_worker import (
     NO_INFO,
     STEP_MESSAGE,
     Failure,
+    RowType,
     Stepped,
     open_memory,
     rows_in,
@@ -128,7 +129,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             self.close()
             raise
 
-    def _share(self, dtype: np.dtype[Any]) -> list[np.ndarray]:
+    def _share(self, dtype: RowType) -> list[np.ndarray]:
         memory = open_memory(self.num_envs * dtype.itemsize)
         try:
             for worker in self.remotes:
