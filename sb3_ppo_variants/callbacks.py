@@ -36,10 +36,9 @@ def own_callbacks(callback: MaybeCallback, processes: Processes) -> MaybeCallbac
     """
     if processes.rank == 0:
         return callback
-    if isinstance(callback, CallbackList):
-        return CallbackList([one for one in callback.callbacks if not isinstance(one, ONCE)])
-    if isinstance(callback, list):
-        return [one for one in callback if not isinstance(one, ONCE)]
+    if isinstance(callback, CallbackList | list):
+        given = callback.callbacks if isinstance(callback, CallbackList) else callback
+        return [one for one in given if not isinstance(one, ONCE)]
     return None if isinstance(callback, ONCE) else callback
 
 
@@ -87,7 +86,8 @@ class Supervised(CallbackList):
     @property
     def told(self) -> Told:
         """What they are told of each step."""
-        return max((_told(one) for callback in self.callbacks for one in walk(callback)), default=Told.NOTHING)
+        each = (one for callback in self.callbacks for one in walk(callback))
+        return max((_TOLD.get(type(one), Told.ALL) for one in each), default=Told.NOTHING)
 
     def update_locals(self, locals_: dict[str, object]) -> None:
         """Update the locals of the callbacks, which share one dict."""
@@ -138,11 +138,6 @@ _TOLD: dict[type[BaseCallback], Told] = {}
 tell(Told.ENVS, StopTrainingOnMaxEpisodes)
 tell(Told.NOTHING, CheckpointCallback, EvalCallback, ExactCheckpointCallback, ProgressBarCallback, _ProgressBar)
 tell(Told.NOTHING, StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, CallbackList, EveryNTimesteps)
-
-
-def _told(callback: BaseCallback) -> Told:
-    """Find what a callback is told: everything, unless it is known what it does."""
-    return _TOLD.get(type(callback), Told.ALL)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

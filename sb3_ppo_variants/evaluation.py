@@ -1,9 +1,7 @@
 """Evaluation of policies that take action masks, with or without a memory."""
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.type_aliases import GymEnv
@@ -27,21 +25,12 @@ class WithMasks:
     """
 
     def __init__(self, model: BaseAlgorithm, env: GymEnv):
-        self._model = model
-        # SB3 does not annotate the masks.
-        self._predict: Callable[..., tuple[np.ndarray, tuple[np.ndarray, ...] | None]] = model.predict
+        self._model: Any = model  # SB3 does not annotate the masks.
         self._env = env if isinstance(env, VecEnv) else DummyVecEnv([lambda: env])  # As evaluate_policy does.
 
-    def predict(
-        self,
-        observation: np.ndarray | dict[str, np.ndarray],
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict the actions for the current observations of the environments; see the model."""
-        masks = self._env.env_method(METHOD)
-        return self._predict(observation, state, episode_start, deterministic, action_masks=masks)
+        return self._model.predict(*args, action_masks=self._env.env_method(METHOD), **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_model":  # A copy does not have it yet.

@@ -197,7 +197,7 @@ class GymnasiumVecEnv(VecEnv):
         raise NotImplementedError(f"{type(self._inner).__name__} has no single environments to set {attr_name} in")
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
         """Raise an error, because there are no single environments."""
         raise NotImplementedError(f"{type(self._inner).__name__} has no single environments to call {method_name}() of")

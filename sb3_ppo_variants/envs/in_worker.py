@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from ctypes import c_int
 from functools import partial
-from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler, recv_handle
 from tempfile import TemporaryFile
@@ -29,6 +28,10 @@ from sb3_ppo_variants.layout import Actions, AnySpace
 
 if sys.platform == "linux":
     import fcntl
+
+
+# The type of what each environment shares, with a field for each array.
+RowType: TypeAlias = np.dtype[np.void]
 
 
 class Failure(NamedTuple):
@@ -55,42 +58,21 @@ NO_INFO: Info = {"TimeLimit.truncated": False}
 STEP_MESSAGE = bytes(ForkingPickler.dumps(("advance", (), {})))
 NONE_MESSAGE = bytes(ForkingPickler.dumps(None))
 
-# Processors exchange memory in lines of this many bytes, so that arrays which begin at a line disturb no others.
-CACHE_LINE = 64
-# The types, with their shapes, of what each environment shares: an action, a reward, whether an episode has ended, and
-# the parts of an observation.
-SharedTypes: TypeAlias = Sequence[np.dtype[Any]]
 
+def shared_type(observation_space: AnySpace, action_space: AnySpace) -> RowType | None:
+    """Find out what each environment shares: an action, a reward, whether its episode has ended, and an observation.
 
-def shared_types(observation_space: AnySpace, action_space: AnySpace) -> SharedTypes | None:
-    """Find out what environments with these spaces share; ``None`` if actions have no fixed shape and type."""
+    :return: a structured type; ``None`` if actions have no fixed shape and type
+    """
     if action_space.shape is None or action_space.dtype is None:
         return None
     keys, shapes, dtypes = obs_space_info(observation_space)
-    observation = [np.dtype((dtypes[key], shapes[key])) for key in keys]
-    return [np.dtype((action_space.dtype, action_space.shape)), np.dtype(np.float32), np.dtype(bool), *observation]
+    results = [("reward", np.float32), ("done", bool), *((f"part {key}", dtypes[key], shapes[key]) for key in keys)]
+    return np.dtype([("action", action_space.dtype, action_space.shape), *results], align=True)
 
 
-class Block:
-    """Actions, and the results of steps, with a row for each environment, in memory that several processes share.
-
-    :param memory: what :func:`open_memory` returned, in this process or in another; it may be closed afterwards
-    """
-
-    def __init__(self, memory: int, types: SharedTypes, n_envs: int):
-        sizes = _sizes(types, n_envs)
-        shared, offsets = mmap.mmap(memory, sum(sizes)), accumulate(sizes, initial=0)
-        arrays = [np.ndarray(n_envs, dtype, shared, offset) for dtype, offset in zip(types, offsets, strict=False)]
-        self.actions, *self.results = arrays
-
-
-def _sizes(types: SharedTypes, n_envs: int) -> list[int]:
-    """Compute the number of bytes of each array, in whole lines."""
-    return [-(-n_envs * dtype.itemsize // CACHE_LINE) * CACHE_LINE for dtype in types]
-
-
-def open_memory(types: SharedTypes, n_envs: int) -> int:
-    """Open memory for a :class:`Block`.
+def open_memory(size: int) -> int:
+    """Open memory that several processes can share.
 
     The memory has no name, and is freed with the last process that uses it, however that ends. Where possible it is not
     in ``/dev/shm``, which is small in containers.
@@ -100,8 +82,14 @@ def open_memory(types: SharedTypes, n_envs: int) -> int:
     else:
         with TemporaryFile() as file:
             memory = os.dup(file.fileno())
-    os.ftruncate(memory, sum(_sizes(types, n_envs)))
+    os.ftruncate(memory, size)
     return memory
+
+
+def rows_in(memory: int, dtype: RowType, n_envs: int) -> list[np.ndarray]:
+    """Return the actions of all environments, and what they returned, in memory that may be closed afterwards."""
+    rows: np.ndarray = np.ndarray(n_envs, dtype, mmap.mmap(memory, 0))
+    return [rows[name] for name in dtype.names or ()]
 
 
 class WorkerEnvs(DummyVecEnv):
@@ -133,12 +121,12 @@ class WorkerEnvs(DummyVecEnv):
         """Return the spaces of observations and actions."""
         return self.observation_space, self.action_space
 
-    def share(self, memory: int, types: SharedTypes, n_envs: int) -> None:
-        """Take actions from a block of memory if a command has none, and write the results of steps there."""
-        block, rows = Block(memory, types, n_envs), slice(self.first, self.first + self.num_envs)
+    def share(self, memory: int, dtype: RowType, n_envs: int) -> None:
+        """Take actions from shared memory if a command has none, and write the results of steps there."""
+        own = slice(self.first, self.first + self.num_envs)
+        self._shared_actions, *results = [rows[own] for rows in rows_in(memory, dtype, n_envs)]
         os.close(memory)
-        self._shared_actions = block.actions[rows]
-        self.buf_rews, self.buf_dones, *observations = [array[rows] for array in block.results]
+        self.buf_rews, self.buf_dones, *observations = results
         self.buf_obs.update(zip(self.keys, observations, strict=True))
         self._steps = _StepsAtWork(self)
 

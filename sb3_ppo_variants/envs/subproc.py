@@ -26,12 +26,12 @@ from sb3_ppo_variants.arguments import COUNT, POSITIVE
 from sb3_ppo_variants.envs.in_worker import (
     NO_INFO,
     STEP_MESSAGE,
-    Block,
     Failure,
-    SharedTypes,
+    RowType,
     Stepped,
     open_memory,
-    shared_types,
+    rows_in,
+    shared_type,
     work,
 )
 from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
@@ -108,7 +108,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if start_method is not None and start_method not in methods:
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
         self.closed = False
-        self._block: Block | None = None
+        self._shared: list[np.ndarray] | None = None
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
         n_envs, n_started = len(env_fns), min(len(env_fns), n_workers or count_cores())
@@ -122,22 +122,21 @@ class SafeSubprocVecEnv(SubprocVecEnv):
             spaces, *_ = [worker.recv() for worker in self.remotes]
             VecEnv.__init__(self, n_envs, *spaces)
             self._keys, *_ = obs_space_info(self.observation_space)
-            types = shared_types(*spaces)
-            if types is not None and sys.platform != "win32":
-                self._block = self._share(types)
+            dtype = shared_type(*spaces)
+            if dtype is not None and sys.platform != "win32":
+                self._shared = self._share(dtype)
         except BaseException:
             self.close()
             raise
 
-    def _share(self, types: SharedTypes) -> Block:
-        """Share memory with all workers."""
-        memory = open_memory(types, self.num_envs)
+    def _share(self, dtype: RowType) -> list[np.ndarray]:
+        memory = open_memory(self.num_envs * dtype.itemsize)
         try:
             for worker in self.remotes:
-                worker.send("share", types, self.num_envs)
+                worker.send("share", dtype, self.num_envs)
                 send_handle(worker.pipe, memory, worker.process.pid)
                 worker.recv()
-            return Block(memory, types, self.num_envs)
+            return rows_in(memory, dtype, self.num_envs)
         finally:
             os.close(memory)
 
@@ -149,10 +148,10 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
         # A worker whose last answer was dropped may still be reading the actions of that step.
-        block = None if any(worker.owes for worker in self.remotes) else self._block
-        own = None if block is None else (block.actions.shape, block.actions.dtype)
-        if block is not None and isinstance(actions, np.ndarray) and (actions.shape, actions.dtype) == own:
-            block.actions[...] = actions
+        own = None if self._shared is None or any(worker.owes for worker in self.remotes) else self._shared[0]
+        given = (actions.shape, actions.dtype) if isinstance(actions, np.ndarray) else None
+        if own is not None and given == (own.shape, own.dtype):
+            own[...] = actions
             for worker in self.remotes:
                 worker.send_bytes(STEP_MESSAGE)
         else:
@@ -168,8 +167,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
                 infos[i] = info
             for i, info in answer.begun.items():
                 self.reset_infos[i] = info
-        if self._block is not None:
-            rewards, dones, *parts = [array.copy() for array in self._block.results]
+        if self._shared is not None:
+            rewards, dones, *parts = [rows.copy() for rows in self._shared[1:]]
         else:
             rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
         return self._observations(parts), rewards, dones, infos

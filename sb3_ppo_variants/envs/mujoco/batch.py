@@ -110,13 +110,13 @@ class OneSimulation(gym.Env):
         self._venv: MujocoVecEnv = proxy(venv)
         self._index = index
         self.spec, self.observation_space, self.action_space = venv.spec, observation_space, action_space
-        self.outcome: tuple[Any, float, bool, bool, Info] = (None, 0.0, False, False, {})
+        self.outcome: tuple[None, float, bool, bool, Info] = (None, 0.0, False, False, {})
 
-    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, Info]:
+    def step(self, action: np.ndarray) -> tuple[None, float, bool, bool, Info]:
         """Return what the batch has computed."""
         return self.outcome
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[None, Info]:
         """Write the state in which the next episode begins."""
         super().reset(seed=seed)
         task = self._venv.task
