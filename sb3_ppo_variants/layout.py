@@ -7,10 +7,8 @@ users asks :func:`layout_of`, so nothing else knows the difference.
 :func:`parts_of` and :func:`map_parts` take spaces, observations and actions apart, whatever their structure.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import reduce
-from operator import getitem
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -104,15 +102,6 @@ class Part:
         # A row of an array without dimensions is a number, which is no element of a Box.
         return elements if self.space.shape else [np.asarray(element) for element in elements]
 
-    def put(self, elements: Actions) -> np.ndarray:
-        """Convert elements of the space to rows of numbers, the inverse of :meth:`take`."""
-        numbers: np.ndarray = np.asarray(elements) - getattr(self.space, "start", 0)
-        if self.bounded and isinstance(self.space, spaces.Box):
-            low, high = float_bounds(self.space)
-            width = high - low
-            numbers = np.divide(2 * (numbers - low), width, out=np.ones(numbers.shape), where=width > 0) - 1
-        return numbers.reshape(len(elements), -1)
-
 
 def _rounded(space: spaces.Box, numbers: np.ndarray) -> np.ndarray:
     """Round numbers to integers within bounds. The floats next to bounds of 64 bits may be beyond them."""
@@ -169,9 +158,9 @@ class HybridLayout(Layout):
     def __init__(self, space: HybridSpace, bounded: Collection[str] = ()):
         self.space = space
         self._structure = structure_of(space)
-        self._paths, found = zip(*parts_of(space), strict=True)
+        paths, found = zip(*parts_of(space), strict=True)
         ends = np.cumsum([size_of(part) for part in found]).tolist()
-        names = [".".join(map(str, path)) for path in self._paths]
+        names = [".".join(map(str, path)) for path in paths]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ArgumentError(f"action_space={space} has several parts named {twice[0]!r}: rename their keys")
         self.parts = [
@@ -179,9 +168,6 @@ class HybridLayout(Layout):
             for name, part, end in zip(names, found, ends, strict=True)
         ]
         """The parts in the order of their columns."""
-        continuous = [isinstance(part.space, spaces.Box) for part in self.parts for _ in range(size_of(part.space))]
-        self.discrete = [i for i, is_continuous in enumerate(continuous) if not is_continuous]
-        """The columns of parts that are not continuous."""
         super().__init__(spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32))
 
     def for_envs(self, rows: np.ndarray) -> list[Action]:
@@ -189,17 +175,8 @@ class HybridLayout(Layout):
 
         :param rows: one row per environment, shape ``(n_envs, n_columns)``
         """
-        of_envs = zip(*(part.take(rows) for part in self.parts), strict=True)
-        return [self._element(iter(elements)) for elements in of_envs]
-
-    def _element(self, of_parts: Iterator[Action]) -> Action:
-        return map_parts(lambda _: next(of_parts), self._structure)
-
-    def to_rows(self, actions: Sequence[Action]) -> np.ndarray:
-        """Return elements of the space as rows, the inverse of :meth:`for_envs`."""
-        of_parts = [[reduce(getitem, path, action) for action in actions] for path in self._paths]
-        columns = [part.put(elements) for part, elements in zip(self.parts, of_parts, strict=True)]
-        return np.concatenate(columns, axis=1).astype(np.float32)
+        of_envs = (iter(elements) for elements in zip(*(part.take(rows) for part in self.parts), strict=True))
+        return [map_parts(lambda _, parts=parts: next(parts), self._structure) for parts in of_envs]
 
 
 def layout_of(space: AnySpace) -> Layout:

@@ -149,10 +149,14 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
     drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
     if not is_hybrid(space):
         return drawn.reshape(env.num_envs, *(space.shape or ())) + getattr(space, "start", 0)
-    layout = HybridLayout(space)
-    rows = layout.to_rows([space.sample() for _ in range(env.num_envs)])
-    rows[:, layout.discrete] = drawn
-    return layout.for_envs(rows)
+    layout, columns = HybridLayout(space), iter(drawn.T)
+    rows: list[np.ndarray] = []
+    for part in layout.parts:
+        if isinstance(part.space, spaces.Box):
+            rows.extend(np.stack([part.space.sample().ravel() for _ in range(env.num_envs)], axis=1))
+        else:
+            rows.extend(next(columns) for _ in range(size_of(part.space)))
+    return layout.for_envs(np.stack(rows, axis=1).astype(np.float32))
 
 
 class Masks:
