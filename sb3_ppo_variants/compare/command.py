@@ -2,7 +2,6 @@
 
 import argparse
 import shutil
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -96,14 +95,9 @@ def _find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
-
-    def show(name: str, values: Iterable[object]) -> None:
-        print(f"{name}: {'; '.join(dict.fromkeys(map(str, values)))}")
-
-    show("settings", (run.label for run in trainings))
-    show("environments", (run.env for run in trainings))
-    show("seeds", (run.seed for run in trainings))
-    show("steps of a run", (f"{run.timesteps:,}" for run in trainings))
+    shown = {"settings": "{.label}", "environments": "{.env}", "seeds": "{.seed}", "steps of a run": "{.timesteps:,}"}
+    for name, form in shown.items():
+        print(f"{name}: {'; '.join(dict.fromkeys(map(form.format, trainings)))}")
     print(
         f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
         f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "

@@ -391,11 +391,8 @@ def make_plan(settings: list[Setting], envs: Sequence[str], seeds: int, conditio
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
-    envs = [recipes.full_id(env) for env in envs]
-    for option, values in (("--envs", envs), ("--algos", [setting.label for setting in settings])):
-        for value in values:
-            if values.count(value) > 1:
-                raise ArgumentError(f"{option} names {value} more than once")
+    envs = list(dict.fromkeys(map(recipes.full_id, envs)))
+    settings = list({setting.label: setting for setting in settings}.values())
     if (every := conditions.resume_every) is not None:
         if every < 1:
             raise ArgumentError(f"--resume-every must be at least 1, not {every}")

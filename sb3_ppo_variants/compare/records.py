@@ -42,8 +42,6 @@ ADDED = "added"
 LAST = 100
 # A curve has a point at the end of each of this many equal spans of steps.
 SPANS = 100
-# What every record of a finished run has, besides what all records have.
-FINISHED = ("score", "steps", "last_returns", "episodes")
 # The end of the name of a file into which records are packed.
 PACKED = ".jsonl.gz"
 # Results depend on the versions of these packages, if they are installed.
@@ -124,10 +122,6 @@ def read(*paths: Path) -> tuple[list[Record], list[str]]:
             record: Record = json.loads(text)
             if (found := record.get("format")) != FORMAT:
                 raise ValueError(f"it has format {found}, and this version of sb3_ppo_variants reads format {FORMAT}")
-            of_episodes = () if record.get("episodes") else ("trailing",)
-            of_result = ("error",) if record.get("status") == "failed" else (*FINISHED, *of_episodes)
-            if missing := sorted({*Record.__required_keys__, *of_result} - record.keys()):
-                raise ValueError(f"it lacks {', '.join(missing)}")
         except (ValueError, AttributeError) as error:
             problems.append(f"{where} is ignored: {error}")
             continue

@@ -254,6 +254,8 @@ def test_a_plan_has_all_runs_seeds_slowest() -> None:
         *((seed, env, label) for seed in (0, 1) for env in (ENV, "Acrobot-v1") for label in ("ppo_clip", "sb3_ppo")),
     ]
     assert len({run.name for run in runs}) == len(runs)
+    # What is named twice is compared once.
+    assert runs == plan_of("ppo_clip", "sb3_ppo", "ppo_clip", envs=(ENV, "Acrobot-v1", "CartPole"), timesteps=64)
 
 
 def test_a_change_of_anything_is_another_run() -> None:
@@ -273,10 +275,8 @@ def test_a_change_of_anything_is_another_run() -> None:
 @pytest.mark.parametrize(
     "settings, options, message",
     [
-        (("ppo_clip", "ppo_clip"), {}, "--algos names ppo_clip more than once"),
         (("ppo_clip", "ppo_clip:clip_range=lin_0.2"), {}, "ppo_clip clip_range=lin_0.2 and ppo_clip are the same"),
         (("ppo_fixed_kl:kl_coef=3", "ppo_fixed_kl"), {}, "ppo_fixed_kl and ppo_fixed_kl kl_coef=3 are the same"),
-        (("ppo_clip",), {"envs": (ENV, "CartPole")}, "--envs names CartPole-v1 more than once"),
         (("ppo_clip",), {"seeds": 0}, "--seeds must be at least 1, not 0"),
         (
             ("ppo_clip:protocol=sb3", "ppo_clip"),
