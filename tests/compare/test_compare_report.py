@@ -254,7 +254,7 @@ def test_packed_records_give_the_same_report(tmp_path: Path) -> None:
 
 
 def test_records_that_cannot_be_read_are_not_used(tmp_path: Path) -> None:
-    write(tmp_path, [{**RECORDS[4], "format": 99}, *RECORDS[5:]])
+    write(tmp_path, [RECORDS[4] | {"format": 99}, *RECORDS[5:]])
     (tmp_path / "records" / "torn.json").write_text(json.dumps(RECORDS[2])[:-9])
     assert main(["report", "--out", str(tmp_path)]) == 0
     text = text_of(tmp_path / "report.md")
