@@ -92,6 +92,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     """
 
     checks_outputs = True
+    """Its workers check what the environments return, so ``learn`` need not."""
 
     def __init__(
         self,
