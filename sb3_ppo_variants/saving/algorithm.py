@@ -91,10 +91,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def save(self, path: File, exclude: Iterable[str] | None = None, include: Iterable[str] | None = None) -> None:
         """Save the model in a file that SB3 can also read.
 
-        Whatever happens during the save, either the complete old file or the complete new one is there: the new file is
-        written next to the old one, synced to disk and renamed. As in SB3, a path without a suffix gets ``.zip``. If
-        several processes train together, only rank 0 writes to a path; an open file belongs to the process that opened
-        it.
+        Whatever happens meanwhile, either the complete old file or the complete new one is there. As in SB3, a path
+        without a suffix gets ``.zip``. If several processes train together, only rank 0 writes to a path.
 
         :param path: a path or an open file
         :param exclude: attributes to leave out

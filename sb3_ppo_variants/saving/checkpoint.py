@@ -219,13 +219,6 @@ def check_folder(folder: Path, reached: int) -> None:
             )
 
 
-def remove_older(checkpoint: Checkpoint, keep_last: int) -> None:
-    """Keep the last ``keep_last`` checkpoints up to and including the given one, and remove older ones."""
-    steps = list_steps(checkpoint.folder.parent).items()
-    for path in [path for step, path in steps if step < checkpoint.num_timesteps][keep_last - 1 :]:
-        shutil.rmtree(path)
-
-
 def find_checkpoint(path: Path) -> Checkpoint:
     """Find the checkpoint at a path, or the newest undamaged one in that folder, and warn of newer damaged ones."""
     path = path.resolve()
@@ -250,23 +243,21 @@ class ExactCheckpointCallback(BaseCallback):
     """Writes checkpoints from which the ``resume`` method of the model's class resumes a run exactly.
 
     The first checkpoint is written when training begins, and the next whenever a rollout begins ``every`` or more steps
-    after the last checkpoint. A resumed run may write to another folder.
+    after the last one. A resumed run may write to another folder.
 
     At each checkpoint, all environments begin a new episode with seeds that depend on the run's seed and the number of
-    steps, both in the original run and in a resumed one. Episodes cut short by this are treated as truncated: the value
-    of their last observation stands in for the rest of the return. They do not appear in the episode statistics.
+    steps, in the original run and in a resumed one. The episodes that this cuts short count as truncated, and do not
+    appear in the episode statistics.
 
-    If several processes train together, rank 0 writes one checkpoint for all of them. Resume with the same number of
-    processes.
+    If several processes train together, rank 0 writes one checkpoint for all. Resume with as many processes.
 
-    Resume a run with the same callbacks in the same order. SB3's own callbacks keep their counters and records, such as
-    the best mean reward of ``EvalCallback``. Your own keep the attributes that they name in ``remembered``, a tuple of
-    strings. The state of wrappers other than ``VecNormalize`` is not saved.
+    Resume a run with the same callbacks in the same order. SB3's own keep their counters and records, such as the best
+    mean reward of ``EvalCallback``. Yours keep the attributes that they name in ``remembered``, a tuple of strings. The
+    state of wrappers other than ``VecNormalize`` is not saved.
 
     :param every: environment steps between checkpoints, >= 1
     :param path: folder for the checkpoints
-    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Older folders of checkpoints are removed with
-        all that is in them
+    :param keep_last: number of checkpoints to keep; ``None`` keeps all. Folders of older ones are removed
     :param at_end: whether to write another checkpoint when training ends, unless an error or an interrupt ended it. If
         a callback did, in the middle of a rollout, the checkpoint counts its steps, of which the policy learns nothing
     :param verbose: 1 prints the name of each checkpoint
@@ -345,7 +336,9 @@ class ExactCheckpointCallback(BaseCallback):
         state.begin_episodes(model, checkpoint.seed, rank)
         state.seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
         if rank == 0 and self._keep_last is not None:
-            remove_older(checkpoint, self._keep_last)
+            earlier = [path for step, path in list_steps(self._folder).items() if step < checkpoint.num_timesteps]
+            for path in earlier[self._keep_last - 1 :]:
+                shutil.rmtree(path)
         if rank == 0 and self.verbose >= 1:
             print(f"Saved the checkpoint {checkpoint.folder}")
 
