@@ -78,8 +78,9 @@ class Native(Reference):
         architecture = Architecture(plan.kind.policy, arrays_of(plan.parameters))
         recognised.require_optimizers(plan)
         for descent in plan.descents:
-            states = map(descent.optimizer.state.get, descent.optimizer.param_groups[0]["params"])
-            steps = {float(state["step"]) if state else 0.0 for state in states}
+            steps = set()
+            for state in map(descent.optimizer.state.get, descent.optimizer.param_groups[0]["params"]):
+                steps.add(float(state["step"]) if state else 0.0)
             require(len(steps) == 1, "Adam has made more steps with some parameters than with others")
             is_known = descent.adaptive is None or type(descent.adaptive).adapted is KLAdaptive.adapted
             require(is_known, f"{type(descent.adaptive).__name__} overrides adapted")

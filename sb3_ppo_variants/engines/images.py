@@ -152,16 +152,10 @@ def _run(
             arrays |= {"d_weight": gradients[i].numpy(), "d_bias": gradients[n + i].numpy()}
         layers.append(library.Convolution(**arrays, filters=filters, size=size, step=step))
     structure = library.Convolutions(
-        images=(images.permute(0, 2, 3, 1) if is_last else images)[part].numpy(),
-        layers=library.as_array(layers),
-        d_output=None if d_output is None else d_output.numpy(),
-        count=count,
-        height=height,
-        width=width,
-        channels=channels,
-        planes=1 if is_last else channels,
-        n_layers=n,
-    )
+        images=(images.permute(0, 2, 3, 1) if is_last else images)[part].numpy(), layers=library.as_array(layers),
+        d_output=None if d_output is None else d_output.numpy(), count=count, height=height, width=width,
+        channels=channels, planes=1 if is_last else channels, n_layers=n,
+    )  # fmt: skip
     library.with_memory("ppo_convolve_backward" if gradients else "ppo_convolve", structure)()
     return gradients
 

@@ -31,14 +31,9 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 States: TypeAlias = tuple[th.Tensor, th.Tensor]
 # Methods of RecurrentActorCriticPolicy that this engine relies on. A subclass may override the others.
 RELIED_ON = (
-    "forward",
-    "evaluate_actions",
-    "get_distribution",
-    "predict_values",
-    "extract_features",
-    "_process_sequence",
+    "forward", "evaluate_actions", "get_distribution", "predict_values", "extract_features", "_process_sequence",
     "_get_action_dist_from_latent",
-)
+)  # fmt: skip
 
 
 def make_view(module: AnyModule, **children: nn.Module) -> AnyModule:

@@ -102,22 +102,11 @@ class NativeActor:
             low, high = map(np.ravel, bounds)
             self._clipped = np.zeros_like(self._actions)
         self._acting = library.Acting(
-            features=self._inputs,
-            masks=self._mask,
-            noise=noise,
-            low=low,
-            high=high,
-            outputs=self._outputs,
-            deviations=self._std if has_matrices else None,
-            actions=self._actions,
-            clipped=self._clipped,
-            log_probs=self._log_probs,
-            values=self._values,
-            rows=n_envs,
-            action_size=size,
+            features=self._inputs, masks=self._mask, noise=noise, low=low, high=high, outputs=self._outputs,
+            deviations=self._std if has_matrices else None, actions=self._actions, clipped=self._clipped,
+            log_probs=self._log_probs, values=self._values, rows=n_envs, action_size=size, scales=scales,
             noise_size=outputs if noise is None else noise.shape[2],
-            scales=scales,
-        )
+        )  # fmt: skip
         self._first_noise = self._acting.noise
         self._run = library.with_memory(f"ppo_act_{dtype}", self._networks, self._acting)
 
@@ -275,13 +264,9 @@ class NormalizedSteps:
         self._mean, self._variance = np.zeros(space.shape), np.zeros(space.shape)
         self._normalized = np.zeros(self._staged.shape, np.float32)
         self._structure = library.Normalizing(
-            observations=self._staged,
-            mean=self._mean,
-            variance=self._variance,
-            normalized=self._normalized,
-            rows=env.num_envs,
-            columns=self._mean.size,
-        )
+            observations=self._staged, mean=self._mean, variance=self._variance, normalized=self._normalized,
+            rows=env.num_envs, columns=self._mean.size,
+        )  # fmt: skip
         self._run = library.function_of(f"ppo_normalize_{space.dtype}", self._structure)
 
     def step(self, actions: np.ndarray) -> VecEnvStepReturn:

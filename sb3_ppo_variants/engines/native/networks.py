@@ -1,7 +1,8 @@
 """SB3's policies in the form that the library takes: features, networks, and the distribution of actions."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
@@ -30,8 +31,6 @@ from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
 from sb3_ppo_variants.layout import AnySpace
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
-# The layers and activations of a network, by name.
-Modules: TypeAlias = Mapping[str, nn.Module]
 NO_ARRAYS: Arrays = {}
 ACTIVATIONS: Mapping[type[nn.Module], str] = {nn.Tanh: "TANH", nn.ReLU: "RELU"}
 # The distributions, by their names in interface.hpp.
@@ -193,7 +192,7 @@ class Features:
         self.size = self.first_of_critic + policy.vf_features_extractor.features_dim
         """The number of features."""
         require(not any(map(is_image_space, parts.values())), "observations are images")
-        self._spaces = [(key, parts[key]) for key in (actor if actor == critic else [*actor, *critic])]
+        self._keys, self._spaces = (actor if actor == critic else [*actor, *critic]), parts
 
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
         """Compute contiguous features of shape ``(batch, size)``.
@@ -202,8 +201,10 @@ class Features:
 
         :raises ValueError: if observations have another shape than those of the policy
         """
-        is_dict = isinstance(observations, dict)
-        parts = [self._flatten(observations[key] if is_dict else observations, space) for key, space in self._spaces]
+        parts = []
+        for key in self._keys:
+            of_key = observations[key] if isinstance(observations, dict) else observations
+            parts.append(self._flatten(of_key, self._spaces[key]))
         features = np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), dtype)
         features = features if features.flags.aligned else features.copy()
         return library.fitting(features, "features", dtype, len(features), self.size)
@@ -236,50 +237,57 @@ class Architecture:
 
     def __init__(self, policy: ActorCriticPolicy, arrays: Arrays, gradients: Arrays = NO_ARRAYS):
         self.features, self.distribution = Features(policy), NativeDistribution(policy.action_dist)
-        self._arrays, self._gradients = arrays, gradients
-        extractor, size, first_of_critic = policy.mlp_extractor, self.features.size, self.features.first_of_critic
+        self._policy, self._arrays, self._gradients = policy, arrays, gradients
+        self._activations: set[type[nn.Module]] = set()
+        size, first_of_critic = self.features.size, self.features.first_of_critic
+        extractor = policy.mlp_extractor
         require(type(extractor) is MlpExtractor, f"hidden layers are in a {type(extractor).__name__}")
-        actor = _modules("policy_net", extractor.policy_net) | {"action_net": policy.action_net}
-        critic = _modules("value_net", extractor.value_net) | {"value_net": policy.value_net}
-        self.actor, self.critic = [*actor][::2], [*critic][::2]
-        """The names of their layers."""
-        activations = {type(each) for of_net in (actor, critic) for each in [*of_net.values()][1::2]} or {nn.Tanh}
-        names = ", ".join(sorted([each.__name__ for each in activations]))
-        require(len(activations) == 1 and activations <= ACTIVATIONS.keys(), f"the activation is {names}")
-        layers = self._layers(actor, first_of_critic or size), self._layers(critic, size - first_of_critic)
-        require(
-            len(arrays.keys() - {"log_std"}) == 2 * sum(map(len, layers)),
-            "the policy has parameters outside its layers",
-        )
-        outputs, wanted = layers[0][-1].outputs, self.distribution.outputs
+        self.actor = self._layers("policy_net", "action_net", first_of_critic or size)
+        self.critic = self._layers("value_net", "value_net", size - first_of_critic)
+        """Their layers by name."""
+        n_arrays = 2 * len(self.actor) + 2 * len(self.critic)
+        require(len(arrays.keys() - {"log_std"}) == n_arrays, "the policy has parameters outside its layers")
+        actor, critic = [*self.actor.values()], [*self.critic.values()]
+        outputs, wanted = actor[-1].outputs, self.distribution.outputs
         require(outputs == wanted, f"the policy network has {outputs} outputs instead of {wanted}")
-        require(layers[1][-1].outputs == 1, f"the value network has {layers[1][-1].outputs} outputs")
+        require(critic[-1].outputs == 1, f"the value network has {critic[-1].outputs} outputs")
+        activations = self._activations or {nn.Tanh}  # Without hidden layers it is not used.
+        names = ", ".join(sorted(map(attrgetter("__name__"), activations)))
+        require(len(activations) == 1 and activations <= ACTIVATIONS.keys(), f"the activation is {names}")
         self.structure = library.Networks(
-            actor=library.as_array(layers[0]),
-            critic=library.as_array(layers[1]),
-            actor_layers=len(layers[0]),
-            critic_layers=len(layers[1]),
-            inputs=size,
-            of_critic=first_of_critic,
-            activation=library.CONSTANTS["Activations"][ACTIVATIONS[activations.pop()]],
-            **self.distribution.fields,
-            **self._fields_of_std(policy.action_dist, layers[0][-1].inputs),
-        )
+            actor=library.as_array(actor), critic=library.as_array(critic), actor_layers=len(actor),
+            critic_layers=len(critic), inputs=size, of_critic=first_of_critic,
+            activation=library.CONSTANTS["Activations"][ACTIVATIONS[next(iter(activations))]],
+            **self.distribution.fields, **self._fields_of_std(policy.action_dist, actor[-1].inputs),
+        )  # fmt: skip
         """The networks in the form that the library takes."""
 
-    def _layers(self, modules: Modules, size: int) -> list[library.Layer]:
-        """Return the layers of a network, the first of which takes inputs of this size."""
-        layers = []
-        for name, module in [*modules.items()][::2]:
+    def _layers(self, trunk: str, head: str, size: int) -> dict[str, library.Layer]:
+        """Return the layers of a network by name, the first of which takes inputs of this size.
+
+        :param trunk: the name of its hidden layers
+        :param head: the name of its last layer
+        """
+        hidden: Any = getattr(self._policy.mlp_extractor, trunk)
+        require(type(hidden) is nn.Sequential, f"hidden layers are in a {type(hidden).__name__}")
+        layers = {}
+        for i, module in enumerate([*hidden, getattr(self._policy, head)]):
+            if i % 2 == 1:
+                self._activations.add(type(module))
+                continue
             is_known = type(module) is nn.Linear and module.bias is not None
             require(is_known, f"the networks have a {type(module).__name__} where a Linear with a bias is expected")
-            require(f"{name}.weight" in self._arrays, "layers share parameters")
-            weight, bias = self._arrays[f"{name}.weight"], self._arrays[f"{name}.bias"]
+            name = f"mlp_extractor.{trunk}.{i}" if i < len(hidden) else head
+            of_weight, of_bias = f"{name}.weight", f"{name}.bias"
+            require(of_weight in self._arrays, "layers share parameters")
+            weight, bias = self._arrays[of_weight], self._arrays[of_bias]
             # The library does not check that each layer takes what the one before it returns.
             fits = weight.shape[1:] == (size,) and weight.shape[:1] == bias.shape
             require(fits, f"a layer has weights of shape {weight.shape} for {size} inputs")
-            gradients = {f"d_{kind}": self._gradients.get(f"{name}.{kind}") for kind in ("weight", "bias")}
-            layers.append(library.Layer(weight=weight, bias=bias, inputs=size, outputs=len(bias), **gradients))
+            layers[name] = library.Layer(
+                weight=weight, bias=bias, d_weight=self._gradients.get(of_weight), d_bias=self._gradients.get(of_bias),
+                inputs=size, outputs=len(bias),
+            )  # fmt: skip
             size = len(bias)
         return layers
 
@@ -310,15 +318,9 @@ class Architecture:
         return fields
 
 
-def _modules(trunk: str, hidden: nn.Module) -> dict[str, nn.Module]:
-    """List the hidden layers of a network, each followed by its activation."""
-    require(type(hidden) is nn.Sequential, f"hidden layers are in a {type(hidden).__name__}")
-    return {f"mlp_extractor.{trunk}.{i}": module for i, module in enumerate(cast(nn.Sequential, hidden))}
-
-
 def arrays_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
     """View parameters as arrays, by name."""
-    return {name: parameter.detach().numpy() for name, parameter in parameters.items()}
+    return dict(zip(parameters, map(th.Tensor.numpy, map(th.Tensor.detach, parameters.values())), strict=True))
 
 
 def compute_once(networks: library.Networks, dtype: np.dtype, **fields: library.FieldValue) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch as th
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
+from torch.optim import Optimizer
 
 from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution
@@ -59,25 +60,19 @@ class TrainedPart:
         self.vector = th.cat([*map(th.flatten, parameters)]).detach().numpy()
         self.gradient = np.zeros_like(self.vector)
         # The library divides the moments by 1 - beta, which saves it a product for each of them.
-        self._first, self._second = (
-            th.cat([*map(th.flatten, map(itemgetter(moment), self._states))]).numpy() / (1 - beta)
-            for moment, beta in zip(("exp_avg", "exp_avg_sq"), self._betas, strict=True)
-        )
+        self._first = th.cat([*map(th.flatten, map(itemgetter("exp_avg"), self._states))]).numpy()
+        self._first /= 1 - self._betas[0]
+        self._second = th.cat([*map(th.flatten, map(itemgetter("exp_avg_sq"), self._states))]).numpy()
+        self._second /= 1 - self._betas[1]
         self._steps_before = int(self._states[0]["step"])  # The same for all parameters.
         size, dtype = len(self.vector), self.vector.dtype
+        for moment in (self._first, self._second):
+            library.fitting(moment, "moments", dtype, size)
         self.adam = library.Adam(
-            parameters=self.vector,
-            gradient=self.gradient,
-            first=library.fitting(self._first, "moments", dtype, size),
-            second=library.fitting(self._second, "moments", dtype, size),
-            size=size,
-            steps=self._steps_before,
-            learning_rate=float(descent.learning_rate),
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            epsilon=float(group["eps"]),
-            max_norm=float(descent.max_grad_norm),
-        )
+            parameters=self.vector, gradient=self.gradient, first=self._first, second=self._second, size=size,
+            steps=self._steps_before, learning_rate=float(descent.learning_rate), beta1=self._betas[0],
+            beta2=self._betas[1], epsilon=float(group["eps"]), max_norm=float(descent.max_grad_norm),
+        )  # fmt: skip
         """The part in the form that the library takes."""
 
     def views(self, vector: np.ndarray) -> dict[str, np.ndarray]:
@@ -123,11 +118,12 @@ class NativeUpdate:
 
     def __init__(self, plan: UpdatePlan):
         self._plan = plan
-        names = {id(parameter): name for name, parameter in plan.parameters.items()}
-        self._parts = {descent.optimizer: TrainedPart(names, descent) for descent in plan.descents}
+        names = dict(zip(map(id, plan.parameters.values()), plan.parameters, strict=True))
+        self._parts: dict[Optimizer, TrainedPart] = {}
         arrays: dict[str, np.ndarray] = {}
         gradients: dict[str, np.ndarray] = {}
-        for part in self._parts.values():
+        for descent in plan.descents:
+            part = self._parts[descent.optimizer] = TrainedPart(names, descent)
             arrays |= part.views(part.vector)
             gradients |= part.views(part.gradient)
         self._architecture = Architecture(plan.kind.policy, arrays, gradients)
@@ -174,37 +170,25 @@ class NativeUpdate:
             per_sample = np.ascontiguousarray(objective.per_sample(batch).numpy(), dtype)
             library.fitting(per_sample, "per_sample", dtype, n, per_sample_size)
         return library.Rollout(
-            features=features,
-            actions=actions,
-            old_log_prob=self._read(buffer.log_probs),
-            advantages=self._ordered_advantages,
-            returns=self._read(buffer.returns),
-            old_values=self._read(buffer.values),
-            old=old,
-            per_sample=per_sample,
-            masks=masks,
-            rows=n,
-            action_size=actions.shape[1],
-            old_size=old.shape[1],
-            per_sample_size=per_sample_size,
-            reverse=objective.needs_kl,  # Objectives may read both directions of the KL.
-        )
+            features=features, actions=actions, old_log_prob=self._read(buffer.log_probs), old=old, masks=masks,
+            advantages=self._ordered_advantages, returns=self._read(buffer.returns), per_sample=per_sample,
+            old_values=self._read(buffer.values), rows=n, action_size=actions.shape[1], old_size=old.shape[1],
+            per_sample_size=per_sample_size, reverse=objective.needs_kl,  # It may read both directions of the KL.
+        )  # fmt: skip
 
     def descend(self, descent: Descent) -> DescentResult:
         plan, n, part = self._plan, len(self._advantages), self._parts[descent.optimizer]
         permutation = np.zeros(n, np.int64)
         self._descent, self._last_epoch = descent, 0
         self._measured = np.zeros((descent.epochs * -(-n // plan.batch_size), len(library.MEASURED)))
+        division = divide_work(self._architecture, descent, part, plan.batch_size)
         self._pass = pass_ = library.Pass(
-            permutation=permutation,
-            batch_size=plan.batch_size,
-            measured=self._measured,
-            answered=1,
-            **divide_work(self._architecture, descent, part, plan.batch_size),
-            **_limits(descent),
-        )
+            permutation=permutation, batch_size=plan.batch_size, measured=self._measured, answered=1,
+            **division, **_limits(descent),
+        )  # fmt: skip
         functions: PythonFunctions | None = None
-        if not _has_terms(plan) or plan.processes.size > 1:
+        has_terms = has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
+        if not has_terms or plan.processes.size > 1:
             functions = PythonFunctions(plan, self._architecture.distribution, self._old_parameters, permutation, pass_)
             if plan.processes.size > 1:
                 pass_.average, pass_.average_gradient = functions.averages(part.gradient)
@@ -239,8 +223,8 @@ class NativeUpdate:
             names += [] if self._plan.objective.clip_range is None else ["clip_fraction"]
         if self._descent.of_value:
             names += ["value_loss"]
-        columns = self._measured[: self._pass.minibatches].T.copy()
-        return MinibatchStatistics({name: columns[library.MEASURED.index(name)] for name in names}, self._last_epoch)
+        columns = self._measured[: self._pass.minibatches, [*map(library.MEASURED.index, names)]].T.copy()
+        return MinibatchStatistics(dict(zip(names, columns, strict=True)), self._last_epoch)
 
     def store(self) -> None:
         """Write back the policy, the gradients of the last steps and the optimizers."""
@@ -263,8 +247,8 @@ def divide_work(architecture: Architecture, descent: Descent, part: TrainedPart,
     """
     size = len(part.vector)
     worth = MULTIPLICATIONS * size * rows // WORTH_A_THREAD
-    layers = architecture.actor * descent.of_policy + architecture.critic * descent.of_value
-    needed = {f"{layer}.bias" for layer in layers}
+    layers = [*architecture.actor] * descent.of_policy + [*architecture.critic] * descent.of_value
+    needed = {*map("{}.bias".format, layers)}
     if descent.of_policy and architecture.distribution.n_stds:
         needed.add("log_std")
     # Threads have a gradient each of what the descent trains, and no place for other gradients.
@@ -303,13 +287,9 @@ def _terms(plan: UpdatePlan, descent: Descent) -> library.Terms:
     elif isinstance(value_loss, Huber):
         name, constant = "HUBER", value_loss.delta
     return library.Terms(
-        clip_range=inf if objective.clip_range is None else float(objective.clip_range),
-        ent_coef=float(plan.ent_coef),
-        vf_coef=float(plan.vf_coef),
-        value_loss=constants["ValueLosses"][name],
-        value_constant=float(constant),
-        **terms,
-    )
+        clip_range=inf if objective.clip_range is None else float(objective.clip_range), ent_coef=float(plan.ent_coef),
+        vf_coef=float(plan.vf_coef), value_loss=constants["ValueLosses"][name], value_constant=float(constant), **terms,
+    )  # fmt: skip
 
 
 def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) -> np.ndarray:
@@ -323,11 +303,6 @@ def normalized(advantages: np.ndarray, batch_size: int, processes: Processes) ->
     parts = [advantages[:whole].reshape(-1, batch_size), advantages[None, whole:]]
     made = [normalize_together(th.from_numpy(part), processes).numpy() for part in parts if part.size]
     return np.concatenate([part.ravel() for part in made])
-
-
-def _has_terms(plan: UpdatePlan) -> bool:
-    """Whether the library has terms for both losses of a plan."""
-    return has_term(plan.objective) and type(plan.value_loss) in NATIVE_VALUE_LOSSES
 
 
 class PythonFunctions:
