@@ -162,4 +162,4 @@ def test_without_a_known_kl_the_exact_one_is_refused_at_construction(monkeypatch
     monkeypatch.setattr("sb3_ppo_variants.kl._REGISTRY", {})
     with pytest.raises(MissingKLError, match=DiagGaussianDistribution.__name__):
         PPOClip("MlpPolicy", noise_envs(BOX), stop=ExactKL(0.1))
-    PPOClip("MlpPolicy", noise_envs(BOX), stop=RatioDeviation(0.1))
+    PPOClip("MlpPolicy", noise_envs(BOX), stop=RatioDeviation(0.1), fast=False)
