@@ -36,6 +36,7 @@ WRONG: dict[str, tuple[spaces.Space, str, Any, str]] = {
     "terminated NaN": (VECTOR, "terminated", float("nan"), "terminated"),
     "truncated 2": (VECTOR, "truncated", 2, "truncated"),
     "info None": (VECTOR, "info", None, "info"),
+    "info an array": (VECTOR, "info", np.zeros(0), "info"),
     "observation a number": (VECTOR, "observation", 0.5, "observation"),
     "observation in a row": (VECTOR, "observation", np.zeros((1, 3), np.float32), "observation"),
     "observation None": (VECTOR, "observation", None, "observation"),
