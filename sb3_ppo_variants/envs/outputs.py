@@ -211,7 +211,8 @@ class OutputCheck:
         :param error: the error that the step of the environment raised
         """
         *_, (frame, _) = walk_tb(error.__traceback__)
-        if frame.f_code is Monitor.step.__code__ and isinstance(error, (TypeError, ValueError, IndexError, OverflowError)):
+        by_output = isinstance(error, (TypeError, ValueError, IndexError, OverflowError))
+        if frame.f_code is Monitor.step.__code__ and by_output:
             seen = [frame.f_locals[name] for name in RETURNED if name in frame.f_locals]
             self.step(seen or error, env_index)
 
