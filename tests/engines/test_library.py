@@ -114,6 +114,8 @@ def test_the_library_may_be_absent() -> None:
 
 def test_the_library_needs_no_newer_runtime_than_gcc_6_has() -> None:
     """Python's environment may have an older one than the compiler, as conda's often is."""
-    (file,) = NATIVE.glob("_native.*")
-    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBCXX_([\d.]+)", file.read_bytes())}
+    (content,) = (file.read_bytes() for file in NATIVE.glob("_native.*"))
+    if b"__asan_init" in content:
+        pytest.skip("the sanitizers need a newer one")
+    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBCXX_([\d.]+)", content)}
     assert all(version <= (3, 4, 22) for version in versions)
