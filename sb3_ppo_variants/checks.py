@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.envs.outputs import OutputCheck, checked_outputs
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, NonFiniteError
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
@@ -25,6 +25,7 @@ from sb3_ppo_variants.policies.kind import without_traces
 from sb3_ppo_variants.policies.kinds import first_state, kind_of
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.spaces import check_action_space, check_observation_space
+from sb3_ppo_variants.statistics import check_finite_parameters
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
@@ -104,19 +105,6 @@ def _warn_of_lost_fractions(env: VecEnv) -> None:
                 "stores as integers: the model learns from other observations than it acts on. Wrap each environment "
                 "in gymnasium.wrappers.DtypeObservation(env, np.float32), or do not normalize these observations"
             )
-
-
-@th.no_grad()
-def check_finite_parameters(policy: ActorCriticPolicy) -> None:
-    """Check that all parameters of the policy are finite.
-
-    :raises NonFiniteError: if a parameter is not finite, naming it
-    """
-    if th.nn.utils.get_total_norm(list(policy.parameters())).isfinite():
-        return  # Otherwise one is not, or the square of one is not.
-    for name, parameter in policy.named_parameters():
-        if not parameter.isfinite().all():
-            raise NonFiniteError(f"parameter {name}", "not finite")
 
 
 @contextmanager

@@ -46,11 +46,11 @@ from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of, make_pol
 from sb3_ppo_variants.processes import Processes, current, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
-from sb3_ppo_variants.separate import divide, separate
+from sb3_ppo_variants.separate import separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.spaces import ACTION_SPACES
-from sb3_ppo_variants.statistics import LOGGED
-from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates
+from sb3_ppo_variants.statistics import LOGGED, check_finite_parameters
+from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates, divide
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
@@ -90,7 +90,7 @@ class PPOBase(SavedAlgorithm):
     stop: EarlyStop | None
     value_loss: ValueLoss | None
     fast: bool | Literal["auto"]
-    updates: Updates | dict[str, Any] | None
+    updates: Updates | None
     data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
     optional_states: ClassVar[Sequence[str]] = ("proximal_policy",)
@@ -131,8 +131,7 @@ class PPOBase(SavedAlgorithm):
     def _setup_model(self) -> None:
         # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, self.rules)
-        if isinstance(self.updates, dict):
-            self.updates = separate(self.updates)
+        self.updates = separate(self.updates)
         schedules = {n: rule.of_schedule for n, rule in self.rules.items() if rule.of_schedule and hasattr(self, n)}
         for name, values in schedules.items():
             if callable(getattr(self, name)):
@@ -147,7 +146,8 @@ class PPOBase(SavedAlgorithm):
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
             check_kl(self.policy)  # If it is not known, fail before the first rollout.
         checks.check_objective(plan.objective, self.policy)
-        choose(plan, self.fast)  # If fast=True is impossible, fail before the first rollout.
+        if self.fast is True:
+            choose(plan, fast=True)  # If it is impossible, fail before the first rollout.
 
     def _setup_lr_schedule(self) -> None:
         rate: Any = self.learning_rate
@@ -319,14 +319,14 @@ class PPOBase(SavedAlgorithm):
                 # PyTorch raises an error for what follows from a non-finite step, but does not name the cause.
                 update.statistics().check_finite()
                 update.store()
-                checks.check_finite_parameters(self.policy)
+                check_finite_parameters(self.policy)
                 raise
             result.statistics.check_finite()
             if self.verbose >= 1 and plan.processes.rank == 0:
                 _print_stop(descent, result)
             results.append(result)
         update.store()
-        checks.check_finite_parameters(self.policy)
+        check_finite_parameters(self.policy)
         kl = update.kl()
         return results, None if kl is None else plan.processes.mean(kl)
 
@@ -358,8 +358,9 @@ class PPOBase(SavedAlgorithm):
         if self.env is not None:
             masks.check_env(self.env, type(self.policy).__name__, kind_of(self.policy).takes_masks)
         self.old_policy = None  # The path of the next rollout does not depend on the last one.
-        engine, why = choose(self._plan(), self.fast)
-        if self.verbose >= 1 and self.processes.rank == 0:
+        plan = self._plan()  # If an attribute is wrong, fail before episodes begin.
+        if self.verbose >= 1 and plan.processes.rank == 0:
+            engine, why = choose(plan, self.fast)
             print(f"Training on the {engine.path} path: {why}")
         return super()._setup_learn(*args, **arguments)
 

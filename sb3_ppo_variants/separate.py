@@ -15,7 +15,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies.kinds import first_state
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.update import JOINT, Descent, DescentResult, JointUpdates, Trained, Updates
+from sb3_ppo_variants.update import JOINT, Descent, DescentResult, Trained, Updates
 
 
 @dataclass(frozen=True)
@@ -99,33 +99,15 @@ class SeparateUpdates(Updates):
 register_plain(SeparateUpdates)
 
 
-def separate(arguments: dict[str, Any]) -> SeparateUpdates:
+def separate(updates: Updates | dict[str, Any] | None) -> Updates | None:
     """Create separate updates from a dict of arguments, such as one from a file of hyperparameters.
 
     :raises ArgumentError: if an argument does not exist or has a value that is not allowed
     """
-    check_names("updates", arguments, SeparateUpdates, ())
-    return SeparateUpdates(**arguments)
-
-
-def divide(updates: Updates | dict[str, Any] | None, prepared: Updates | None = None) -> Updates:
-    """Make the updates that the argument ``updates`` describes.
-
-    :param updates: the argument, or the attribute, which may have been set after construction
-    :param prepared: the updates that have created the optimizers of the model, if it already has optimizers
-    :raises ArgumentError: if the updates are of another kind than the prepared ones
-    """
-    if isinstance(updates, dict):
-        updates = separate(updates)
-    found = JOINT if updates is None else updates
-    if prepared is not None and type(found) is not type(prepared):
-        before = None if isinstance(prepared, JointUpdates) else prepared
-        raise ArgumentError(
-            f"updates={updates} does not fit the optimizers of this model, which was created with updates={before}: "
-            f"create a new model with updates={updates}, and load the weights into it with "
-            "new.policy.load_state_dict(model.policy.state_dict())"
-        )
-    return found
+    if not isinstance(updates, dict):
+        return updates
+    check_names("updates", updates, SeparateUpdates, ())
+    return SeparateUpdates(**updates)
 
 
 def _parameters_in(optimizer: Optimizer) -> list[th.nn.Parameter]:

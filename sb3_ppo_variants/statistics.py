@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.processes import Processes
@@ -107,3 +108,16 @@ class MinibatchStatistics:
                 first = {"mean": 0, "mean of last epoch": self.last_epoch, "last": -1}[statistic.over_minibatches]
                 logged[statistic.logged_as] = float(values[first:].mean())
         return logged
+
+
+@th.no_grad()
+def check_finite_parameters(policy: ActorCriticPolicy) -> None:
+    """Check that all parameters of the policy are finite.
+
+    :raises NonFiniteError: if a parameter is not finite, naming it
+    """
+    if th.nn.utils.get_total_norm(list(policy.parameters())).isfinite():
+        return  # Otherwise one is not, or the square of one is not.
+    for name, parameter in policy.named_parameters():
+        if not parameter.isfinite().all():
+            raise NonFiniteError(f"parameter {name}", "not finite")

@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.arguments import current_value
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.limits import EarlyStop, KLAdaptive
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON, ValueLoss
@@ -242,3 +243,20 @@ class JointUpdates(Updates):
 
 
 JOINT = JointUpdates()
+
+
+def divide(updates: Updates | None, prepared: Updates | None = None) -> Updates:
+    """Choose the updates that the attribute ``updates`` of a model stands for.
+
+    :param prepared: the updates that have created the optimizers of the model, if it already has optimizers
+    :raises ArgumentError: if the updates are of another kind than the prepared ones
+    """
+    found = JOINT if updates is None else updates
+    if prepared is not None and type(found) is not type(prepared):
+        before = None if prepared is JOINT else prepared
+        raise ArgumentError(
+            f"updates={updates} does not fit the optimizers of this model, which was created with updates={before}: "
+            f"create a new model with updates={updates}, and load the weights into it with "
+            "new.policy.load_state_dict(model.policy.state_dict())"
+        )
+    return found
