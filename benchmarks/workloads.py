@@ -12,8 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.plan import Setting, load_class
 from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env
-from sb3_ppo_variants.recipes import entries_of, recipe
-from sb3_ppo_variants.recipes.recipe import parse
+from sb3_ppo_variants.recipes import entries_of, parse, recipe
 from sb3_ppo_variants.variants import PPOClip
 
 Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]

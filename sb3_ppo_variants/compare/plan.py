@@ -35,7 +35,7 @@ from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPL
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.recipe import Hyperparameters, evaluate_python
+from sb3_ppo_variants.recipes import Hyperparameters, evaluate_python
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip
 

@@ -28,7 +28,7 @@ from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.recipe import Hyperparameters
+from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.saving.archive import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 

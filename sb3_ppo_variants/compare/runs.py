@@ -33,8 +33,7 @@ from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.subproc import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes import Recipe
-from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.recipes import Episodes, Recipe, build, save
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
 from sb3_ppo_variants.saving.plain import Values
 

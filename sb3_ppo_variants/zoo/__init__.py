@@ -34,7 +34,7 @@ from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes.recipe import (
+from sb3_ppo_variants.recipes import (
     ALGORITHMS,
     Hyperparameters,
     check_skipped_frames,

@@ -21,8 +21,7 @@ from sb3_ppo_variants.compare import records, runs
 from sb3_ppo_variants.compare.plan import Conditions, Run, make_plan, read_setting
 from sb3_ppo_variants.compare.records import LAST, decimals, trailing_means
 from sb3_ppo_variants.compare.runs import Pool, RunLog, connect, make_records
-from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.training import Episodes, build
+from sb3_ppo_variants.recipes import Episodes, build, recipe
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 

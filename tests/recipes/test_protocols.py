@@ -20,8 +20,7 @@ from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare.plan import Conditions, read_config, read_setting, resolve
 from sb3_ppo_variants.compare.records import commit
 from sb3_ppo_variants.envs import ActionsAsDrawn
-from sb3_ppo_variants.recipes import PROTOCOLS, recipe
-from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.recipes import PROTOCOLS, build, recipe
 
 STUDY_FILE = Path(__file__).parents[2] / "benchmarks" / "comparisons" / "table1-study.yml"
 STUDY = read_config(str(STUDY_FILE))

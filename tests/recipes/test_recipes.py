@@ -24,7 +24,9 @@ from sb3_ppo_variants import KLAdaptive, PPOClip
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import (
     ALGORITHMS,
+    Episodes,
     Recipe,
+    build,
     entries_of,
     evaluate,
     load,
@@ -32,7 +34,6 @@ from sb3_ppo_variants.recipes import (
     recipe,
     train,
 )
-from sb3_ppo_variants.recipes.training import Episodes, build
 
 hyperparams = entries_of("ppo_clip")
 # Tasks that gymnasium does not have, in a module that registers them.
