@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, list[tuple[str, Takes, str]]]] = {
             ("--timesteps", A_NUMBER, "environment steps of a run (default: from the hyperparameters)"),
             ("--protocol", {"choices": PROTOCOL_NAMES}, "protocol of the paper's experiments; implies --entry mujoco, "
              "unless there are --hyperparams"),
-            ("--hyperparams", {"type": Path, "metavar": "FILE"}, "YAML file in the RL Zoo's format"),
+            ("--hyperparams", {"metavar": "FILE"}, "YAML file in the RL Zoo's format"),
             ("--entry", {}, "hyperparameters for all environments, such as mujoco (default: each its own)"),
             ("-p", {"action": "append", "default": [], "dest": "param", "metavar": "NAME=VALUE"}, "change a "
              "hyperparameter"),

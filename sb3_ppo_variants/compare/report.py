@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.compare import plots, records, statistics
-from sb3_ppo_variants.compare.plan import split
+from sb3_ppo_variants.compare.plan import read_setting
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
@@ -61,10 +61,10 @@ def write_report(
     compared = comparisons([*found, *records.read_beside(add, found)])
     if baseline is not None:
         labels = {label for each in compared for label in each.labels}
-        known = [label for label in (baseline, split(baseline).label) if label in labels]
-        if not known:
+        label = baseline if baseline in labels else read_setting(baseline).label
+        if label not in labels:
             raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
-        baseline = known[0]
+        baseline = label
     (out / PICTURES).mkdir(parents=True, exist_ok=True)
     text = to_markdown(compared, problems, out / PICTURES, baseline)
     frames = [each.table.assign(comparison=each.name) for each in compared]

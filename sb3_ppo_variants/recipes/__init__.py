@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import torch as th
 import yaml
+from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -33,7 +34,7 @@ from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, check_names
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.commandline import read_call
-from sb3_ppo_variants.envs import ActionsAsDrawn, check_frame_skip, make_fast_vec_env
+from sb3_ppo_variants.envs import check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.envs.masks import check_env
 from sb3_ppo_variants.envs.outputs import Info
@@ -50,15 +51,11 @@ from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixe
 
 __all__ = [
     "ALGORITHMS",
-    "BASELINES",
-    "ENVIRONMENT_KEYS",
     "PROTOCOLS",
     "Protocol",
     "Recipe",
-    "check_registered",
     "entries_of",
     "evaluate",
-    "full_id",
     "load",
     "parse",
     "recipe",
@@ -80,7 +77,7 @@ ALGORITHMS: dict[str, type[PPOBase]] = {
 # Algorithms that PPO is compared with.
 BASELINES = ("stable_baselines3:A2C", "sb3_contrib:TRPO")
 # What the RL Zoo's files write as Python, and the names that they use.
-PYTHON = ("policy_kwargs", "normalize", "env_kwargs")
+PYTHON = {"policy_kwargs", "normalize", "env_kwargs"}
 PYTHON_NAMES = {"nn": th.nn, "th": th, "RMSpropTFLike": RMSpropTFLike}
 # Entries of ``policy_kwargs`` that are classes, which an import path can name.
 CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
@@ -96,8 +93,6 @@ PARTS_IN_TEXT: dict[str, Sequence[type]] = {
 # Arguments of the algorithm that are no hyperparameters.
 GIVEN = ("env", "seed", "_init_setup_model")
 EVALUATION_SEED = 10_000
-# The names that SB3's make_vec_env gives to monitor files.
-MONITOR_FILES = "[0-9]*.monitor.csv"
 STATISTICS_FILE = "vecnormalize.pkl"
 _FILE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("hyperparameters.yml").read_text(encoding="utf-8"))
 
@@ -105,8 +100,8 @@ _FILE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("hyperparameters
 # Entries: hyperparameters by environment
 
 
-def entries_in_file(algorithm: str) -> dict[str, Hyperparameters]:
-    """List the hyperparameters of every environment for an algorithm as in a file of the RL Zoo, with Python as text.
+def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
+    """List the hyperparameters of every environment for an algorithm, as in a file of the RL Zoo: with Python as text.
 
     :param algorithm: such as ``"ppo_clip"``, or one of ``BASELINES``
     """
@@ -114,67 +109,44 @@ def entries_in_file(algorithm: str) -> dict[str, Hyperparameters]:
     own = _FILE["instead_of_clip_range"].get(algorithm)
     if own is not None:
         found = {env_id: {n: v for n, v in entry.items() if n != "clip_range"} | own for env_id, entry in found.items()}
-    # Some entries are the same object.
-    return {env_id: deepcopy(entry) for env_id, entry in found.items()}
+    return found
 
 
-def evaluate_python(entries: Mapping[str, Hyperparameters]) -> dict[str, Hyperparameters]:
-    """Evaluate what entries write as Python. A file can thus run any code: it must be the user's own."""
-    return {
-        env_id: {
-            name: eval(value, dict(PYTHON_NAMES)) if name in PYTHON and isinstance(value, str) else value
-            for name, value in entry.items()
-        }
-        for env_id, entry in entries.items()
-    }
+def select(entries: Mapping[str, Hyperparameters], env_id: str, entry: str | None = None) -> Hyperparameters:
+    """Select the hyperparameters for an environment, with objects of their own.
 
-
-def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
-    """List the hyperparameters of every environment for an algorithm, each with objects of its own.
-
-    :param algorithm: such as ``"ppo_clip"``, or one of ``BASELINES``
-    """
-    return evaluate_python(entries_in_file(algorithm))
-
-
-def select(
-    entries: dict[str, Hyperparameters], env_id: str, entry: str | None = None, file: str | None = None
-) -> Hyperparameters:
-    """Select the hyperparameters for an environment.
+    What they write as Python is evaluated. They can thus run any code, and must be the user's own.
 
     :param entries: hyperparameters in the format of the RL Zoo
     :param env_id: id of a registered environment
     :param entry: the key to use; ``None`` tries the environment's id, then the id without ``module:`` and with
         the latest version if it has none, then ``"atari"`` for an Atari game or ``"default"`` for any other environment
-    :param file: whose hyperparameters these are, for the error message
-    :raises ArgumentError: if the environment is not registered or there is no such entry
+    :raises ArgumentError: if the environment is not registered, there is no such entry, or its Python raises an error
     """
-    check_registered(env_id)
-    spec = spec_of(env_id)
+    spec = registered(env_id)
     suited = [entry] if entry else [env_id, spec.id, "atari" if is_atari(spec) else "default"]
-    for name in suited:
-        if name in entries:
-            return deepcopy(entries[name])
-    wanted = f"entry={entry!r}" if entry else " or ".join(map(repr, dict.fromkeys(suited)))
-    has = "there are" if file is None else f"{file} has"
-    raise ArgumentError(f"{has} no hyperparameters for {wanted}, only for {', '.join(entries)}")
+    found = next((entries[name] for name in suited if name in entries), None)
+    if found is None:
+        wanted = f"entry={entry!r}" if entry else " or ".join(map(repr, dict.fromkeys(suited)))
+        raise ArgumentError(f"there are no hyperparameters for {wanted}, only for {', '.join(entries)}")
+    selected = deepcopy(found)
+    for name in PYTHON & selected.keys():
+        if isinstance(text := selected[name], str):
+            try:
+                selected[name] = eval(text, dict(PYTHON_NAMES))
+            except Exception as error:  # It may raise anything.
+                raise ArgumentError(f"{name}={text!r} cannot be read: {type(error).__name__}: {error}") from error
+    return selected
 
 
-def check_registered(env_id: str) -> None:
-    """Check that an environment is registered, after importing the modules that may register it."""
+def registered(env_id: str) -> EnvSpec:
+    """Find the specification of an environment, after importing the modules that may register it."""
     with suppress(ImportError):
         import_module("ale_py")  # Registers the Atari games.
     try:
-        spec_of(env_id)
+        return spec_of(env_id)
     except Exception as error:  # Importing the module that the id names may raise anything.
         raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
-
-
-def full_id(env_id: str) -> str:
-    """Complete the id of a registered environment with the latest version, if it has none."""
-    check_registered(env_id)
-    module, colon, _ = env_id.rpartition(":")
-    return f"{module}{colon}{spec_of(env_id).id}"
 
 
 # Values that texts stand for
@@ -185,21 +157,20 @@ def read_value(name: str, value: object) -> object:
 
     :param name: the hyperparameter
     """
+    if not isinstance(value, str):
+        return value
+    if name == "objective":
+        return read_objective(value)
     try:
-        if isinstance(value, str) and value.startswith("lin_"):
+        if value.startswith("lin_"):
             return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-        if isinstance(value, str) and (part := find_part(name, value)) is not None:
-            _, args, kwargs = read_call(value)
-            return part(*args, **kwargs)
+        for cls in PARTS_IN_TEXT.get(name, ()):
+            if cls.__name__ == value.partition("(")[0].strip():
+                _, args, kwargs = read_call(value)
+                return cls(*args, **kwargs)
     except (SyntaxError, TypeError, ValueError) as error:
         raise ArgumentError(f"{name}={value!r} cannot be read, as lin_0.001 or ExactKL(0.02) can: {error}") from error
     return value
-
-
-def find_part(name: str, text: str) -> type | None:
-    """Find the class in ``PARTS_IN_TEXT`` whose name begins a text, if there is one."""
-    named = text.partition("(")[0].strip()
-    return next((cls for cls in PARTS_IN_TEXT.get(name, ()) if cls.__name__ == named), None)
 
 
 def _load(name: str, path: object) -> Any:
@@ -218,15 +189,16 @@ def _load(name: str, path: object) -> Any:
 
 def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
     """Load each of the wrappers, which must be a class or function, with its arguments, the innermost first."""
-    listed: Sequence[Any] = (
-        env_wrapper if isinstance(env_wrapper, list | tuple) else [] if env_wrapper is None else [env_wrapper]
-    )
-    pairs = [pair for each in listed for pair in (each.items() if isinstance(each, dict) else [(each, {})])]
-    loaded = [(_load("env_wrapper", wrapper), arguments) for wrapper, arguments in pairs]
+    dicts = [each if isinstance(each, dict) else {each: {}} for each in _listed(env_wrapper)]
+    loaded = [(_load("env_wrapper", wrapper), arguments) for each in dicts for wrapper, arguments in each.items()]
     if not all(callable(wrapper) and isinstance(arguments, dict) for wrapper, arguments in loaded):
         allowed = "None, a class, its import path, a dict from either to a dict of its arguments, or a list of these"
         refuse("env_wrapper", env_wrapper, allowed)
     return loaded
+
+
+def _listed(env_wrapper: Wrappers) -> Sequence[Any]:
+    return env_wrapper if isinstance(env_wrapper, list | tuple) else [] if env_wrapper is None else [env_wrapper]
 
 
 def _wrap(wrappers: Wrappers, env: gym.Env) -> gym.Env:
@@ -266,33 +238,22 @@ class Protocol:
     :param annealed: names of hyperparameters that are annealed linearly to 0
     """
 
-    says: str
-    changes: Hyperparameters
+    says: str = ""
+    changes: Hyperparameters = field(default_factory=dict)
     annealed: Sequence[str] = ()
 
-    def over(self, entry: Hyperparameters) -> Hyperparameters:
-        """Complete the hyperparameters of an entry with the protocol's changes."""
-        return {**entry, **self.changes, **self._share(entry, changes_win=True)}
+    def change(self, entry: Hyperparameters, changes: Hyperparameters) -> Hyperparameters:
+        """Change an entry by the protocol, and both by further changes.
 
-    def under(self, changes: Hyperparameters) -> Hyperparameters:
-        """Return changes to the protocol that keep its ``policy_kwargs`` and ``env_wrapper``, except those set to None.
-
-        In ``policy_kwargs``, the values of ``changes`` take precedence.
+        The protocol's wrapper is around theirs, unless they set it to ``None``. Its ``policy_kwargs`` replace those of
+        the entry one by one, and those of the changes replace the protocol's.
         """
-        return {**changes, **self._share(changes, changes_win=False)}
-
-    def _share(self, others: Hyperparameters, changes_win: bool) -> Hyperparameters:
-        """Combine the ``policy_kwargs`` of both, and the protocol's wrapper around those of the others."""
-        shared: Hyperparameters = {}
-        theirs, own = others.get("policy_kwargs"), self.changes.get("policy_kwargs")
-        if theirs is not None and own is not None:
-            shared["policy_kwargs"] = {**theirs, **own} if changes_win else {**own, **theirs}
-        inside, wrapper = others.get("env_wrapper"), self.changes.get("env_wrapper")
-        if inside is not None and wrapper is not None:
-            has_it = any(each is ActionsAsDrawn for each, _ in _load_wrappers(inside))
-            listed = inside if isinstance(inside, list | tuple) else [inside]
-            shared["env_wrapper"] = inside if has_it else [*listed, wrapper]
-        return shared
+        found, theirs = {**entry, **self.changes, **changes}, {**entry, **changes}
+        if (own := self.changes.get("policy_kwargs")) and (others := theirs.get("policy_kwargs")) is not None:
+            found["policy_kwargs"] = {**own, **others} if "policy_kwargs" in changes else {**others, **own}
+        if (wrapper := self.changes.get("env_wrapper")) and (inside := theirs.get("env_wrapper")) is not None:
+            found["env_wrapper"] = [*_listed(inside), wrapper]
+        return found
 
     def anneal(self, hyperparameters: Hyperparameters) -> Hyperparameters:
         """Anneal the protocol's ``annealed`` hyperparameters, except those that are not numbers."""
@@ -301,6 +262,13 @@ class Protocol:
 
 
 PROTOCOLS = {name: Protocol(**of_protocol) for name, of_protocol in _FILE["protocols"].items()}
+
+
+def find_protocol(name: str | None) -> Protocol:
+    """Find a protocol, or one that changes nothing."""
+    if name is not None and name not in PROTOCOLS:
+        refuse("protocol", name, ", ".join(PROTOCOLS))
+    return Protocol() if name is None else PROTOCOLS[name]
 
 
 @dataclass(frozen=True)
@@ -378,15 +346,9 @@ def recipe(
     """
     if algorithm not in ALGORITHMS:
         refuse("algorithm", algorithm, ", ".join(ALGORITHMS))
-    if protocol is None:
-        hyperparameters = {**select(entries_of(algorithm), env_id, entry), **changes}
-    elif protocol not in PROTOCOLS:
-        refuse("protocol", protocol, ", ".join(PROTOCOLS))
-    else:
-        chosen = PROTOCOLS[protocol]
-        selected = select(entries_of(algorithm), env_id, entry or "mujoco")
-        hyperparameters = chosen.anneal({**chosen.over(selected), **chosen.under(changes)})
-    return parse(ALGORITHMS[algorithm], env_id, hyperparameters)
+    chosen = find_protocol(protocol)
+    selected = select(entries_of(algorithm), env_id, entry or ("mujoco" if protocol else None))
+    return parse(ALGORITHMS[algorithm], env_id, chosen.anneal(chosen.change(selected, changes)))
 
 
 def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperparameters) -> Recipe:
@@ -397,12 +359,11 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
         :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules (``"lin_0.001"``), step sizes that adapt
         (``"KLAdaptive()"``), ``stop``, ``value_loss`` and ``updates`` may be texts too
-    :raises ArgumentError: if the algorithm does not take a hyperparameter, a value is not allowed, or a class cannot be
-        imported
+    :raises ArgumentError: if there is no such environment, the algorithm does not take a hyperparameter, a value is not
+        allowed, or a class cannot be imported
     """
+    registered(env_id)
     arguments: Hyperparameters = {name: read_value(name, value) for name, value in deepcopy(hyperparameters).items()}
-    if issubclass(algorithm, PPOCustom) and isinstance(objective := arguments.get("objective"), str):
-        arguments["objective"] = read_objective(objective)
     if isinstance(policy := arguments.get("policy"), str) and "." in policy:
         arguments["policy"] = _load("policy", policy)
     if isinstance(policy_kwargs := arguments.get("policy_kwargs"), dict):
@@ -416,7 +377,7 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
     check_names("hyperparameters", arguments, algorithm, GIVEN, ("n_timesteps", *ENVIRONMENT_KEYS))
     normalize = of_the_environment.get("normalize")
-    if not (normalize is None or isinstance(normalize, bool | dict)):
+    if not isinstance(normalize, bool | dict | None):
         refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")
     if not isinstance(normalize, dict):
         of_the_environment["normalize"] = {} if normalize else None
@@ -472,11 +433,10 @@ def train(
     is_first = current(made.arguments.get("data_parallel", "auto")).rank == 0
     with nullcontext(folder) if is_first else TemporaryDirectory() as name:
         into = Path(name)
+        for left in into.glob("[0-9]*.monitor.csv"):
+            left.unlink()
         model = build(made, seed, monitor_dir=str(into))
         try:
-            for path in into.glob(MONITOR_FILES):
-                if int(path.name.partition(".")[0]) >= made.n_envs:
-                    path.unlink()
             model.learn(made.n_timesteps if timesteps is None else timesteps, callback, progress_bar=progress_bar)
         finally:
             if model.num_timesteps > 0:
