@@ -10,8 +10,7 @@ import numpy as np
 
 from sb3_ppo_variants.__main__ import main, make_parser
 from sb3_ppo_variants.compare import records, statistics
-from sb3_ppo_variants.compare.command import plan_runs
-from sb3_ppo_variants.compare.plan import Plan
+from sb3_ppo_variants.compare.plan import Plan, plan_runs
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.runs import Pool
 

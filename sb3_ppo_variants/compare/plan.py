@@ -12,6 +12,7 @@ The ``conditions`` are fields of :class:`Conditions`. If they are a list, settin
 Options of the command line replace what a file says.
 """
 
+import argparse
 import ast
 import inspect
 import math
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +32,9 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments import list_arguments
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
@@ -378,3 +380,38 @@ def _refuse_what_compares_nothing(runs: Sequence[Run]) -> None:
         # Equality, unlike a digest, takes 3 and 3.0 for the same number.
         if identity == same:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
+
+
+# The command line
+
+
+def plan_runs(options: argparse.Namespace) -> Plan:
+    """Plan the runs that the command line asks for."""
+    if options.tensorboard and not find_spec("tensorboard"):
+        raise SystemExit(f"--tensorboard needs the package tensorboard: {installation('examples')}")
+    if options.address is not None and options.backend == "loky":
+        raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
+    if options.jobs is not None and options.jobs < 1:
+        raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
+    config = Config() if options.config is None else read_config(options.config)
+    texts = options.algos or config.settings
+    if options.algos is None and options.protocol not in (None, "sb3"):
+        # SB3's PPO cannot follow the paper's protocols, and runs under its own.
+        texts = [f"{BASELINE}:protocol=sb3" if text == BASELINE else text for text in texts]
+    seeds = config.seeds if options.seeds is None else options.seeds
+    conditions = [_change(each, options) for each in config.conditions]
+    settings = [read_setting(text) for text in texts]
+    return make_plan(settings, options.envs or config.envs, seeds, conditions)
+
+
+def _change(conditions: Conditions, options: argparse.Namespace) -> Conditions:
+    """Change conditions by the options that are given."""
+    if options.hyperparams is not None:
+        conditions = replace(conditions, file=options.hyperparams, entry=None)
+    if options.protocol is not None:
+        conditions = conditions.under(options.protocol)
+    names = ("timesteps", "entry", "normalize", "anneal", "resume_every")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.param:
+        given["parameters"] = conditions.parameters | assignments(",".join(options.param))
+    return replace(conditions, **given)
