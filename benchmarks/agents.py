@@ -13,7 +13,7 @@ import yaml
 
 import examples.environments  # noqa: F401
 from benchmarks.measuring import add_names, count
-from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, train
+from sb3_ppo_variants.recipes import Recipe, entries_of, evaluate, recipe, select, train
 
 AGENTS = Path("results/agents")
 ENVIRONMENTS = ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MoveOrKick-v0"]
@@ -84,7 +84,7 @@ def card(env_id: str, timesteps: int, score: Score) -> str:
     text = TEXT.format(
         algorithm=algorithm, env_id=env_id, timesteps=timesteps, seed=SEED, score=score, episodes=EPISODES,
         folder=(AGENTS / env_id).as_posix(), model=MODEL,
-        hyperparameters=yaml.safe_dump(entries_of(ALGORITHM)[env_id], sort_keys=False),
+        hyperparameters=yaml.safe_dump(select(entries_of(ALGORITHM), env_id), sort_keys=False),
     )  # fmt: skip
     result = {
         "task": {"type": task, "name": task},

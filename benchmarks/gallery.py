@@ -21,8 +21,7 @@ from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
 from sb3_ppo_variants.arguments import RULES
 from sb3_ppo_variants.commandline import whole_number
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import evaluate, recipe, train
-from sb3_ppo_variants.recipes.training import Episodes
+from sb3_ppo_variants.recipes import Episodes, evaluate, recipe, train
 
 RECORDS = Path("results/gallery.jsonl")
 GALLERY = Path("docs/reports/gallery")

@@ -12,8 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE
 from sb3_ppo_variants.compare.plan import Setting, load_class
 from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env
-from sb3_ppo_variants.recipes import entries_of, recipe
-from sb3_ppo_variants.recipes.recipe import parse
+from sb3_ppo_variants.recipes import recipe
 from sb3_ppo_variants.variants import PPOClip
 
 Algorithms = Mapping[str, Callable[..., OnPolicyAlgorithm]]
@@ -91,7 +90,7 @@ def _pooled(env: str, n_envs: int, rollout: int) -> Workload:
 
 def _zoo(env: str, rollouts: int = 1, **changes: Any) -> Workload:
     """Return a workload with the RL Zoo's hyperparameters, which the recipes contain."""
-    made = parse(PPOClip, env, {**entries_of("ppo_clip")[env], **changes})
+    made = recipe("ppo_clip", env, **changes)
     settings = {name: value for name, value in made.arguments.items() if name != "policy"}
     return Workload(made.make_env, made.arguments["policy"], settings, rollouts=rollouts)
 

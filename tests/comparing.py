@@ -10,8 +10,7 @@ import numpy as np
 
 from sb3_ppo_variants.__main__ import main, make_parser
 from sb3_ppo_variants.compare import records, statistics
-from sb3_ppo_variants.compare.command import make_plans
-from sb3_ppo_variants.compare.plan import Plan
+from sb3_ppo_variants.compare.plan import Plan, plan_runs
 from sb3_ppo_variants.compare.records import RANDOM
 from sb3_ppo_variants.compare.runs import Pool
 
@@ -69,7 +68,7 @@ def compare(out: Path, *arguments: str) -> int:
 
 def planned(arguments: list[str]) -> Plan:
     """Return the plan of the command with these arguments."""
-    return make_plans(make_parser().parse_args(["compare", *arguments]))
+    return plan_runs(make_parser().parse_args(["compare", *arguments]))
 
 
 def written(out: Path) -> dict[str, records.Record]:

@@ -12,8 +12,7 @@ from benchmarks.figures.rollout import Moved, moved
 from benchmarks.measuring import circumstances, count, make_folder, reported, write
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.recipes import build, recipe
 from sb3_ppo_variants.variants import PPOAdaptiveKL, PPOClip
 
 RESULTS = Path("results/kl-estimators.json")

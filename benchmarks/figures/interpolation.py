@@ -12,8 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from benchmarks.figures.rollout import moved
 from benchmarks.measuring import circumstances, count, make_folder, write
 from sb3_ppo_variants.objectives import Batch, Clipped, KLPenalized, Objective, Unclipped
-from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.training import build
+from sb3_ppo_variants.recipes import build, recipe
 from sb3_ppo_variants.variants import PPOClip
 
 RESULTS = Path("results/interpolation.json")

@@ -12,16 +12,17 @@ The ``conditions`` are fields of :class:`Conditions`. If they are a list, settin
 Options of the command line replace what a file says.
 """
 
+import argparse
 import ast
-import hashlib
 import inspect
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from itertools import combinations
+from importlib.util import find_spec
+from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +32,11 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
 from sb3_ppo_variants.arguments import list_arguments
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
-from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.recipe import Hyperparameters, evaluate_python
+from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip
 
@@ -49,17 +50,9 @@ RESERVED = {
     "data_parallel": "each run is one process", "fast_envs": "use --fast-envs",
 }  # fmt: skip
 # Hyperparameters of a comparison that are not arguments of the algorithm.
-COMPARED_ENVIRONMENT_KEYS = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
-# The arguments of this package's classes that every record contains. Those that the classes gained later are recorded
-# if they are not at their defaults, so that earlier runs keep their names.
-RECORDED = frozenset({
-    "policy", "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "clip_range",
-    "clip_range_vf", "normalize_advantage", "ent_coef", "vf_coef", "max_grad_norm", "use_sde", "sde_sample_freq",
-    "rollout_buffer_class", "rollout_buffer_kwargs", "target_kl", "policy_kwargs", "device", "fast", "updates",
-    "desired_kl", "kl_coef", "objective",
-})  # fmt: skip
-# Conditions that only some records contain.
-LATER = ("protocol", "switched", "resume_every")
+OF_ENVIRONMENT = tuple(name for name in recipes.ENVIRONMENT_KEYS if name not in RESERVED)
+# Arguments and conditions that are recorded where they are given, and otherwise are not part of a run's name.
+ONLY_GIVEN = {"stop", "value_loss", "protocol", "switched", "resume_every"}
 # The run of the random policy ends after the episodes that a score needs, or after this many steps.
 RANDOM_TIMESTEPS = 1_000_000
 
@@ -72,7 +65,7 @@ class Setting:
     """An algorithm (a key of ``ALGORITHM_PATHS`` or ``module:Class``), its arguments and maybe its own protocol."""
 
     name: str
-    arguments: dict[str, object] = field(default_factory=dict)
+    arguments: Hyperparameters = field(default_factory=dict)
     protocol: str | None = None
 
     @property
@@ -97,31 +90,24 @@ def own_protocol(label: str) -> str | None:
     return found and found[1]
 
 
-def split(text: str) -> Setting:
-    """Split ``name`` or ``name:argument=value,...`` into the parts of a setting, whether or not it exists.
+def read_setting(text: str) -> Setting:
+    """Read a setting from ``name`` or ``name:argument=value,...``, where the name may also be ``module:Class``.
 
-    There may be a space instead of the colon, as in the labels of settings.
+    There may be a space instead of the last colon, as in the labels of settings.
     """
     name, *rest = re.split(r"\s*[:\s]\s*(?=\w+\s*=)", text.strip(), maxsplit=1)
     arguments = assignments(rest[0]) if rest else {}
     protocol = arguments.pop("protocol", None)
-    return Setting(name, arguments, None if protocol is None else str(protocol))
-
-
-def read_setting(text: str) -> Setting:
-    """Parse a text that :func:`split` splits into a setting, where the name may also be ``module:Class``."""
-    setting = split(text)
-    if setting.protocol is not None and setting.protocol not in recipes.PROTOCOLS:
-        names = ", ".join(recipes.PROTOCOLS)
-        raise ArgumentError(f"protocol={setting.protocol} in {text} is none of the protocols: {names}")
-    known = list_arguments(load_class(setting.path)).keys() - RESERVED.keys() | {*COMPARED_ENVIRONMENT_KEYS}
-    for argument in setting.arguments.keys() - known:
+    recipes.find_protocol(protocol)
+    setting = Setting(name, arguments, protocol)
+    known = list_arguments(load_class(setting.path)).keys() - RESERVED.keys() | {*OF_ENVIRONMENT}
+    for argument in arguments.keys() - known:
         has = f"it has {', '.join(sorted(known))}, protocol"
-        raise ArgumentError(f"{argument} cannot be an argument of {setting.name}: {RESERVED.get(argument, has)}")
+        raise ArgumentError(f"{argument} cannot be an argument of {name}: {RESERVED.get(argument, has)}")
     return setting
 
 
-def assignments(text: str) -> dict[str, object]:
+def assignments(text: str) -> Hyperparameters:
     """Parse ``name=value,name=value``, where a value is a Python literal, ``inf`` or text like ``SPO(0.2)``."""
     parts: list[str] = []
     for part in re.split(r",(?=\s*[A-Za-z_]\w*\s*=)", text):
@@ -130,7 +116,7 @@ def assignments(text: str) -> dict[str, object]:
             parts[-1] += f",{part}"
         else:
             parts.append(part)
-    found: dict[str, object] = {}
+    found: Hyperparameters = {}
     for part in parts:
         name, _, value = (word.strip() for word in part.partition("="))
         if not (name.isidentifier() and value):
@@ -159,24 +145,6 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     return found
 
 
-class SettingsFile(NamedTuple):
-    """Hyperparameters by environment, and the name of their file with a digest of its contents."""
-
-    name: str
-    entries: dict[str, Hyperparameters]
-
-
-def read_file(path: Path) -> SettingsFile:
-    """Read a YAML file of hyperparameters in the RL Zoo's format."""
-    content = path.read_bytes()
-    try:
-        entries = evaluate_python(yaml.safe_load(content))
-    except Exception as error:  # What the file writes as Python may raise anything.
-        allowed = f"it must be a YAML file with a dict for each environment: {type(error).__name__}: {error}"
-        raise ArgumentError(f"--hyperparams {path} cannot be read, {allowed}") from error
-    return SettingsFile(f"{path.name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})", entries)
-
-
 @dataclass(frozen=True)
 class Conditions:
     """The conditions that all settings of a comparison share, as the options of the command line."""
@@ -184,7 +152,8 @@ class Conditions:
     preset: str | None = None
     timesteps: int | None = None
     entry: str | None = None
-    file: SettingsFile | None = None
+    # The path of a YAML file of hyperparameters in the RL Zoo's format, which replace the recipes.
+    file: str | None = None
     # Hyperparameters that replace those of the entry, the file or the protocol.
     parameters: Hyperparameters = field(default_factory=dict)
     normalize: bool | None = None
@@ -195,17 +164,23 @@ class Conditions:
     # The steps between the checkpoints of a run, each of which begins new episodes.
     resume_every: int | None = None
 
-    @property
-    def rules(self) -> recipes.Protocol:
-        """The protocol; if there is none, one that changes nothing."""
-        return recipes.Protocol("", {}) if self.protocol is None else recipes.PROTOCOLS[self.protocol]
+    def under(self, protocol: str) -> "Conditions":
+        """Return these conditions with a protocol, which is for the entry mujoco or for a file."""
+        entry = self.entry or (None if self.file else "mujoco")
+        return replace(self, protocol=protocol, entry=entry, normalize=None, anneal=None)
+
+    def read_file(self) -> dict[str, Hyperparameters]:
+        """Read the entries of the file."""
+        try:
+            return dict(yaml.safe_load(Path(str(self.file)).read_text()))
+        except (yaml.YAMLError, TypeError, ValueError) as error:
+            raise ArgumentError(f"--hyperparams {self.file} must be a dict for each environment: {error}") from error
 
     def description(self) -> Values:
-        """Return the conditions as JSON-serialisable values, with the name of the file instead of its contents."""
-        parameters = to_plain("parameters", self.parameters)
-        described = {**asdict(self), "file": self.file and self.file.name, "parameters": parameters}
-        # Records that lack these still match if they are None.
-        return {k: v for k, v in described.items() if v is not None or k not in LATER}
+        """Return the conditions as JSON-serialisable values, with a digest of the file's contents."""
+        file = self.file and f"{Path(self.file).name} ({digest(self.read_file())})"
+        described = {**asdict(self), "file": file, "parameters": to_plain("parameters", self.parameters)}
+        return {name: value for name, value in described.items() if value is not None or name not in ONLY_GIVEN}
 
 
 @dataclass(frozen=True)
@@ -236,106 +211,6 @@ def read_config(name: str) -> Config:
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         names = ", ".join(PRESETS)
         raise ArgumentError(f"--config {name} is neither {names} nor a YAML file of a comparison: {error}") from error
-
-
-# The hyperparameters of a run
-
-
-class Resolved(NamedTuple):
-    """All hyperparameters of a run, its steps, and the hyperparameters that its algorithm does not use."""
-
-    hyperparameters: Hyperparameters
-    timesteps: int
-    dropped: list[str]
-
-
-def resolve(setting: Setting, env_id: str, conditions: Conditions) -> Resolved:
-    """Determine the hyperparameters of a setting in an environment, of which none may be unknown."""
-    if setting.protocol is not None:
-        # A file has entries of its own.
-        entry = conditions.entry or ("mujoco" if conditions.file is None else None)
-        conditions = replace(conditions, protocol=setting.protocol, entry=entry, normalize=None, anneal=None)
-    protocol, algorithm, anneal = conditions.rules, load_class(setting.path), conditions.anneal
-    known = list_arguments(algorithm)
-    shared, timesteps = share(setting, env_id, conditions)
-    applicable = {*known, *COMPARED_ENVIRONMENT_KEYS}
-    if known.get("clip_range") is None:
-        # A penalised objective that is also clipped is a different one, which a setting must request itself.
-        applicable.discard("clip_range")
-    dropped = [name for name in shared if name not in applicable]
-    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
-        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
-        dropped += sorted(known.keys() & shared.keys() - {"policy", *COMPARED_ENVIRONMENT_KEYS, *conditions.parameters})
-    given = {name: value for name, value in shared.items() if name not in dropped} | protocol.under(setting.arguments)
-    annealed = [*protocol.annealed, *([] if anneal is None else ["learning_rate"])]
-    hyperparameters = _without_known_defaults(algorithm, _defaults(algorithm, annealed) | given)
-    hyperparameters["policy"] = setting.name_of_policy(hyperparameters.get("policy"))
-    if anneal is not None and "learning_rate" not in setting.arguments:
-        hyperparameters["learning_rate"] = _anneal(hyperparameters.get("learning_rate"), anneal)
-    if anneal is not False:
-        hyperparameters = protocol.anneal(hyperparameters)
-    if not issubclass(algorithm, PPOBase):
-        if "normalize_advantage" not in setting.arguments and hyperparameters.get("normalize_advantage") == "rollout":
-            instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
-            raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
-        if hyperparameters.get("max_grad_norm", 0) is None:
-            hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
-    return Resolved(hyperparameters, timesteps, [name for name in dropped if name not in setting.arguments])
-
-
-def share(setting: Setting, env_id: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
-    """Take the hyperparameters without the setting's own arguments, and the steps of a run."""
-    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
-    entries, file = recipes.entries_of(setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"), None
-    if conditions.file is not None:
-        entries, file = conditions.file.entries, f"--hyperparams {conditions.file.name}"
-    shared = recipes.select(entries, env_id, conditions.entry, file)
-    timesteps = shared.pop("n_timesteps", None)
-    if file is None and setting.path in recipes.BASELINES:
-        shared = recipes.select(recipes.entries_of(setting.path), env_id, conditions.entry, setting.name)
-    if conditions.timesteps is not None:
-        timesteps = conditions.timesteps
-    if not isinstance(timesteps, int | float) or timesteps < 1:
-        raise ArgumentError(f"a run in {env_id} must take at least 1 step; --timesteps or n_timesteps is {timesteps!r}")
-    shared = conditions.rules.over(shared)
-    if conditions.normalize is not None:
-        shared["normalize"] = conditions.normalize
-    shared |= conditions.rules.under(conditions.parameters)
-    for name in shared.keys() & RESERVED.keys():
-        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
-    return shared, int(timesteps)
-
-
-def _defaults(algorithm: type[BaseAlgorithm], annealed: Sequence[str]) -> Hyperparameters:
-    """Return the arguments of an algorithm that have defaults, and those of its bases that may be annealed."""
-    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
-    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
-    known = list_arguments(algorithm)
-    numbers = {name: value for name in annealed if isinstance(value := known.get(name), float | int)}
-    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
-    return {**own, **numbers, "device": "cpu"}
-
-
-def _without_known_defaults(algorithm: type[BaseAlgorithm], hyperparameters: Hyperparameters) -> Hyperparameters:
-    """Leave out what is not recorded: arguments for other purposes, and the defaults of this package's own."""
-    package = __name__.partition(".")[0]
-    ours = next((base for base in algorithm.__mro__ if base.__module__.partition(".")[0] == package), None)
-    defaults = {} if ours is None else list_arguments(ours)
-    omitted = {n for n, value in hyperparameters.items() if n in defaults.keys() - RECORDED and value == defaults[n]}
-    return {name: value for name, value in hyperparameters.items() if name not in RESERVED.keys() | omitted}
-
-
-def _anneal(learning_rate: object, anneal: bool) -> object:
-    """Return the step size, annealed linearly to 0 or constant."""
-    text = str(learning_rate)
-    try:
-        constant = float(text.removeprefix("lin_"))
-    except ValueError:
-        allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
-        raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
-    if text.startswith("lin_") == anneal:
-        return learning_rate
-    return f"lin_{text}" if anneal else constant
 
 
 # Runs
@@ -372,9 +247,88 @@ class Run:
 
         :param fast_envs: whether it creates the fastest environments, which give the same results
         """
-        recipes.check_registered(self.env)
         settings = {**self.hyperparameters, "n_timesteps": self.timesteps, "fast_envs": fast_envs}
         return recipes.parse(load_class(self.algorithm or ALGORITHM_PATHS["ppo_clip"]), self.env, settings)
+
+
+def resolve(setting: Setting, env: str, conditions: Conditions) -> tuple[Run, list[str]]:
+    """Plan the run of a setting with seed 0, and list the shared hyperparameters that its algorithm does not use."""
+    algorithm, described, every = load_class(setting.path), conditions.description(), conditions.resume_every
+    is_ours = issubclass(algorithm, PPOBase)
+    if every is not None and (every < 1 or not is_ours):
+        needs = f"must be at least 1, and needs algorithms of this package: {setting.label} cannot continue a run"
+        raise ArgumentError(f"--resume-every {every} {needs}")
+    if setting.protocol is not None:
+        conditions = conditions.under(setting.protocol)
+    protocol, anneal = recipes.find_protocol(conditions.protocol), conditions.anneal
+    selected, timesteps = _select(setting, env, conditions)
+    normalize = {} if conditions.normalize is None else {"normalize": conditions.normalize}
+    found = protocol.change(selected, {**normalize, **conditions.parameters, **setting.arguments})
+    known = list_arguments(algorithm)
+    unused = found.keys() - known.keys() - {*OF_ENVIRONMENT}
+    if known.get("clip_range") is None:
+        # A penalised objective that is also clipped is a different one, which a setting must request itself.
+        unused.add("clip_range")
+    if conditions.file is None and not issubclass(algorithm, OnPolicyAlgorithm):
+        # The recipes are for PPO. In other kinds of algorithms, an argument of the same name may mean something else.
+        unused |= known.keys() - {"policy", *OF_ENVIRONMENT, *conditions.parameters}
+    dropped = [name for name in found if name in unused and name not in setting.arguments]
+    annealed = [*protocol.annealed, *([] if anneal is None else ["learning_rate"])]
+    hyperparameters = _defaults(algorithm, annealed) | {n: v for n, v in found.items() if n not in dropped}
+    hyperparameters["policy"] = setting.name_of_policy(hyperparameters.get("policy"))
+    if anneal is not None and "learning_rate" not in setting.arguments:
+        hyperparameters["learning_rate"] = _anneal(hyperparameters.get("learning_rate"), anneal)
+    if anneal is not False:
+        hyperparameters = protocol.anneal(hyperparameters)
+    advantages = None if "normalize_advantage" in setting.arguments else hyperparameters.get("normalize_advantage")
+    if not is_ours and advantages == "rollout":
+        instead = f"leave it out, or give it its own protocol, as in {setting.name}:protocol=sb3"
+        raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
+    if not is_ours and hyperparameters.get("max_grad_norm", 0) is None:
+        hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
+    return Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described), dropped
+
+
+def _select(setting: Setting, env: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
+    """Select the entry of a setting, and the steps of a run."""
+    # An algorithm without hyperparameters of its own uses those of PPOClip. All train for as many steps as PPO.
+    name = setting.name if setting.name in recipes.ALGORITHMS else "ppo_clip"
+    entries = recipes.entries_of(name) if conditions.file is None else conditions.read_file()
+    selected = recipes.select(entries, env, conditions.entry)
+    timesteps = selected.pop("n_timesteps", None)
+    if conditions.file is None and setting.path in recipes.BASELINES:
+        selected = recipes.select(recipes.entries_of(setting.path), env, conditions.entry)
+    for name in {*selected, *conditions.parameters} & RESERVED.keys():
+        raise ArgumentError(f"{name} cannot be a hyperparameter of a comparison: {RESERVED[name]}")
+    if conditions.timesteps is not None:
+        timesteps = conditions.timesteps
+    if not isinstance(timesteps, int | float) or timesteps < 1:
+        raise ArgumentError(f"a run in {env} must take at least 1 step; --timesteps or n_timesteps is {timesteps!r}")
+    return selected, int(timesteps)
+
+
+def _defaults(algorithm: type[BaseAlgorithm], annealed: Sequence[str]) -> Hyperparameters:
+    """Return the arguments of an algorithm that have defaults, and those of its bases that may be annealed."""
+    # Of the arguments that the class takes as **kwargs, it may set some itself, so they cannot all be passed.
+    own = {p.name: p.default for p in inspect.signature(algorithm).parameters.values() if p.default is not p.empty}
+    known = list_arguments(algorithm)
+    numbers = {name: value for name in annealed if isinstance(value := known.get(name), float | int)}
+    # Networks this small are fastest on a CPU, and runs then use the same device on every machine.
+    found = {**own, **numbers, "device": "cpu"}
+    return {name: value for name, value in found.items() if name not in RESERVED.keys() | ONLY_GIVEN}
+
+
+def _anneal(learning_rate: object, anneal: bool) -> object:
+    """Return the step size, annealed linearly to 0 or constant."""
+    text = str(learning_rate)
+    try:
+        constant = float(text.removeprefix("lin_"))
+    except ValueError:
+        allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
+        raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
+    if text.startswith("lin_") == anneal:
+        return learning_rate
+    return f"lin_{text}" if anneal else constant
 
 
 class Plan(NamedTuple):
@@ -384,38 +338,35 @@ class Plan(NamedTuple):
     notes: list[str]
 
 
-def make_plan(settings: list[Setting], envs: Sequence[str], seeds: int, conditions: Conditions) -> Plan:
-    """Plan all settings in all environments with all seeds, which are 0, 1, ...
+def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, conditions: Sequence[Conditions]) -> Plan:
+    """Plan all settings in all environments under all conditions with all seeds, which are 0, 1, ...
 
     The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
     """
     if seeds < 1:
         raise ArgumentError(f"--seeds must be at least 1, not {seeds}")
-    envs = list(dict.fromkeys(map(recipes.full_id, envs)))
     settings = list({setting.label: setting for setting in settings}.values())
-    if (every := conditions.resume_every) is not None:
-        if every < 1:
-            raise ArgumentError(f"--resume-every must be at least 1, not {every}")
-        if others := [each.label for each in settings if not issubclass(load_class(each.path), PPOBase)]:
-            cannot = f"{', '.join(others)} cannot continue a run: leave it out of --algos"
-            raise ArgumentError(f"--resume-every {every} needs algorithms of this package; {cannot}")
-    described = conditions.description()
-    randoms, first, notes = [], [], []
-    for env in envs:
-        shared, _ = share(Setting("ppo_clip"), env, conditions)
-        of_env = {name: value for name, value in shared.items() if name in COMPARED_ENVIRONMENT_KEYS}
-        randoms.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, {**of_env, "n_envs": 1}, described))
-        found = [(setting, resolve(setting, env, conditions)) for setting in settings]
+    # The ids have the latest version, if they name none.
+    envs = [f"{''.join(env.rpartition(':')[:2])}{recipes.registered(env).id}" for env in envs]
+    first: list[Run] = []
+    notes: list[str] = []
+    for env, each in product(envs, conditions):
+        ours, _ = resolve(Setting("ppo_clip"), env, each)
+        of_env = {name: value for name, value in ours.hyperparameters.items() if name in OF_ENVIRONMENT} | {"n_envs": 1}
+        random = replace(ours, label=RANDOM, algorithm="", timesteps=RANDOM_TIMESTEPS, hyperparameters=of_env)
+        found = [resolve(setting, env, each) for setting in settings]
+        runs = [run for run, _ in found]
         # Others are arguments of PPO.
-        if unknown := set.intersection(*(set(each.dropped) for _, each in found)) - list_arguments(PPOClip).keys():
+        if unknown := set.intersection(*(set(dropped) for _, dropped in found)) - list_arguments(PPOClip).keys():
             has = {name for setting in settings for name in list_arguments(load_class(setting.path))} - RESERVED.keys()
-            known = ", ".join([*COMPARED_ENVIRONMENT_KEYS, *sorted(has)])
+            known = ", ".join([*OF_ENVIRONMENT, *sorted(has)])
             raise ArgumentError(f"no setting has a hyperparameter {min(unknown)}; they have {known}")
-        runs = [Run(setting.label, setting.path, env, 0, n, given, described) for setting, (given, n, _) in found]
         _refuse_what_compares_nothing(runs)
-        first += runs
-        notes += [f"{s.label} in {env} does not use {', '.join(each.dropped)}" for s, each in found if each.dropped]
-    return Plan([*randoms, *(replace(run, seed=seed) for seed in range(seeds) for run in first)], notes)
+        first += [random, *runs]
+        notes += [f"{run.label} in {env} does not use {', '.join(dropped)}" for run, dropped in found if dropped]
+    planned = [replace(run, seed=seed) for seed in range(seeds) for run in first if run.algorithm or seed == 0]
+    # What is named twice, or made the same by options, is compared once.
+    return Plan(list({run.name: run for run in planned}.values()), list(dict.fromkeys(notes)))
 
 
 def _refuse_what_compares_nothing(runs: Sequence[Run]) -> None:
@@ -431,12 +382,36 @@ def _refuse_what_compares_nothing(runs: Sequence[Run]) -> None:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
 
 
-def merge_plans(plans: Iterable[Plan]) -> Plan:
-    """Merge plans: the first seed runs in the first environment under all conditions, then in the next environment."""
-    plans = list(plans)
-    # Options may have made two conditions the same.
-    runs = [*{run.name: run for plan in plans for run in plan.runs}.values()]
-    if len(plans) > 1:
-        envs = list(dict.fromkeys(run.env for run in runs))
-        runs.sort(key=lambda run: (run.seed, envs.index(run.env)))
-    return Plan(runs, list(dict.fromkeys(note for plan in plans for note in plan.notes)))
+# The command line
+
+
+def plan_runs(options: argparse.Namespace) -> Plan:
+    """Plan the runs that the command line asks for."""
+    if options.tensorboard and not find_spec("tensorboard"):
+        raise SystemExit(f"--tensorboard needs the package tensorboard: {installation('examples')}")
+    if options.address is not None and options.backend == "loky":
+        raise ArgumentError(f"--address {options.address} is for --backend ray or dask; loky needs none")
+    if options.jobs is not None and options.jobs < 1:
+        raise ArgumentError(f"--jobs must be at least 1, not {options.jobs}")
+    config = Config() if options.config is None else read_config(options.config)
+    texts = options.algos or config.settings
+    if options.algos is None and options.protocol not in (None, "sb3"):
+        # SB3's PPO cannot follow the paper's protocols, and runs under its own.
+        texts = [f"{BASELINE}:protocol=sb3" if text == BASELINE else text for text in texts]
+    seeds = config.seeds if options.seeds is None else options.seeds
+    conditions = [_change(each, options) for each in config.conditions]
+    settings = [read_setting(text) for text in texts]
+    return make_plan(settings, options.envs or config.envs, seeds, conditions)
+
+
+def _change(conditions: Conditions, options: argparse.Namespace) -> Conditions:
+    """Change conditions by the options that are given."""
+    if options.hyperparams is not None:
+        conditions = replace(conditions, file=options.hyperparams, entry=None)
+    if options.protocol is not None:
+        conditions = conditions.under(options.protocol)
+    names = ("timesteps", "entry", "normalize", "anneal", "resume_every")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if options.param:
+        given["parameters"] = conditions.parameters | assignments(",".join(options.param))
+    return replace(conditions, **given)

@@ -28,10 +28,12 @@ from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes.recipe import Hyperparameters
+from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.saving.archive import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 
+# The subfolder of --out for records.
+FOLDER = "records"
 # Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
 FORMAT = 1
 # The label of the runs of the random policy, for which normalised scores are 0.
@@ -51,33 +53,15 @@ PACKAGES = (
 )  # fmt: skip
 
 
-class Result(TypedDict, total=False):
-    """The results of a finished run, or the error of a failed one. There is no score if no episode ended."""
-
-    error: str
-    score: float | None
-    steps: int
-    last_returns: list[float]
-    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing": the
-    # mean return of the last episodes at the end of each span.
-    episodes: dict[str, Sequence[float]] | None
-    trailing: list[float | None]
-    # By name of a logged value, its means over the updates in each span. Records of earlier versions lack it.
-    training: dict[str, list[float | None]]
-    # What decides how sums are rounded: the commit of this package, processor and libraries; and the class of the
-    # vectorised environment.
-    commit: str | None
-    numerics: dict[str, str]
-    vec_env: str
-
-
-class Record(Result):
-    """Everything about a run, as JSON-serialisable values. ``status`` is ``"finished"`` or ``"failed"``."""
+class Record(TypedDict, total=False):
+    """Everything about a run, as JSON-serialisable values."""
 
     format: int
     name: str
+    # "finished" or "failed", with the traceback in "error".
     status: str
-    # The identity of the run. Two runs with the same identity have the same result.
+    error: str
+    # What the run is. Two runs for which these are the same have the same result.
     label: str
     algorithm: str
     env: str
@@ -85,9 +69,24 @@ class Record(Result):
     timesteps: int
     hyperparameters: Hyperparameters
     conditions: Values
-    # Two such runs may differ in these. The seconds are unknown if the process of the run was lost.
+    # The result. There is no score if no episode ended.
+    score: float | None
+    steps: int
+    last_returns: list[float]
+    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing": the
+    # mean return of the last episodes at the end of each span.
+    episodes: dict[str, Sequence[float]] | None
+    trailing: list[float | None]
+    # By name of a logged value, its means over the updates in each span.
+    training: dict[str, list[float | None]]
+    # What decides how sums are rounded: the commit of this package, processor and libraries; and the class of the
+    # vectorised environment.
+    commit: str | None
+    numerics: dict[str, str]
+    vec_env: str
     versions: dict[str, str]
     machine: str
+    # These are unknown if the process of the run was lost.
     wall_seconds: float | None
     cpu_seconds: float | None
 
@@ -231,13 +230,11 @@ def numerics(model: BaseAlgorithm | None) -> dict[str, str]:
 @cache
 def processor() -> str:
     """Find the model of the processor, as far as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    fields = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
-    numbers = "/".join(fields[name] for name in ("cpu family", "model") if name in fields)
-    return fields.get("model name", platform.machine()) + (f" ({numbers})" if numbers else "")
+    with suppress(OSError, ValueError):
+        fields = re.findall(r"(?m)^(cpu family|model|model name)\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+        family, model, name = (dict(fields).get(field, "") for field in ("cpu family", "model", "model name"))
+        return f"{name} ({family}/{model})" if name else platform.machine()
+    return platform.processor()
 
 
 @cache
@@ -269,8 +266,6 @@ RETURN = "charts/episodic_return"
 # pandas numbers columns of the same name.
 RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
 STEP_COLUMNS = ("global_step", "_step", "Step")
-# Names that begin with the environment.
-IN_FOLDER, IN_NAME = re.compile(r"(.+-v\d+)_\d+"), re.compile(r"(.+?)__.+__\d+__\d+")
 
 
 class Added(NamedTuple):
@@ -289,8 +284,10 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     """
     runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
     for text in texts:
-        for label, env, run in _read_added(text):
-            runs[label, env].append(run)
+        named, _, path = text.partition("=")
+        label, _, env = named.partition("@")
+        for run in _read_added(text, env, path):
+            runs[label, env or str(run.env)].append(run)
     taken = {RANDOM, *(record["label"] for record in found)}
     records: list[Record] = []
     for (label, env), of_label in runs.items():
@@ -315,11 +312,9 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     return records
 
 
-def _read_added(text: str) -> list[tuple[str, str, Added]]:
-    """Read the runs that an ``--add`` names, each with its label and environment."""
-    named, _, path = text.partition("=")
-    label, _, env = named.partition("@")
-    if not label or not path:
+def _read_added(text: str, env: str, path: str) -> list[Added]:
+    """Read the runs that an ``--add`` names, all of ``env`` if it is not empty."""
+    if not path or text.startswith(("=", "@")):
         raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
     try:
         found = [run for run in _added(Path(path)) if run.ends]
@@ -332,14 +327,13 @@ def _read_added(text: str) -> list[tuple[str, str, Added]]:
             f"its folders, or a csv file with a column global_step and one or more ending in {RETURN}"
         )
     # An infinite return would be the best of all, and the normalised scores of all other runs 0.
-    strange = [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]
-    if strange:
+    if strange := [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]:
         raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
-    names = {run.env for run in found}
-    if (None in names and not env) or (len(names) > 1 and env):
-        several = ", ".join(sorted(str(name or "an unknown environment") for name in names))
+    names = {run.env or "an unknown environment" for run in found}
+    if (env and len(names) > 1) or (not env and not all(run.env for run in found)):
+        several = ", ".join(sorted(names))
         raise ArgumentError(f"--add {text} has runs of {several}; runs of one environment can be LABEL@ENV=PATH")
-    return [(label, env or str(run.env), run) for run in found]
+    return found
 
 
 def _added(path: Path) -> Iterator[Added]:
@@ -348,21 +342,17 @@ def _added(path: Path) -> Iterator[Added]:
         steps = next((name for name in STEP_COLUMNS if name in frame), None)
         for column in frame.columns[frame.columns.str.contains(RETURNS)] if steps else []:
             run = RETURNS.sub("", column).removesuffix(" - ") or path.stem
+            named = re.fullmatch(r"(.+?)__.+__\d+__\d+", run)
             rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
-            yield Added(_env_in(IN_NAME, run), rows[steps].tolist(), rows[column].tolist())
-    for folder in sorted([path, *(each for each in path.rglob("*") if each.is_dir())]) if path.is_dir() else []:
+            yield Added(named and named[1], rows[steps].tolist(), rows[column].tolist())
+    for folder in sorted([path, *path.rglob("*")]) if path.is_dir() else []:
         if files := get_monitor_files(str(folder)):
             # The training episodes of all environments. If the run was killed, its last line may be torn.
             env = json.loads(Path(files[0]).read_text().partition("\n")[0].removeprefix("#")).get("env_id")
             frame = load_results(str(folder))[["r", "l", "t"]].dropna().astype(float)
             yield Added(env, frame["l"].cumsum().tolist(), frame["r"].tolist(), float(frame["t"].max()))
         elif (folder / EVALUATIONS_FILE).exists():
-            found = np.load(folder / EVALUATIONS_FILE)
+            named, found = re.fullmatch(r"(.+-v\d+)_\d+", folder.name), np.load(folder / EVALUATIONS_FILE)
             returns = found["results"].astype(float)
             ends = np.repeat(found["timesteps"], returns.shape[1]).astype(float)
-            yield Added(_env_in(IN_FOLDER, folder.name), ends.tolist(), returns.ravel().tolist())
-
-
-def _env_in(pattern: re.Pattern[str], name: str) -> str | None:
-    named = pattern.fullmatch(name)
-    return named and named[1]
+            yield Added(named and named[1], ends.tolist(), returns.ravel().tolist())

@@ -1,6 +1,5 @@
-"""The command ``report``: what the runs recorded so far say, as report.md, report.html and scores.csv."""
+"""The report: what the runs recorded so far say, as report.md, report.html and scores.csv."""
 
-import argparse
 import base64
 import json
 import math
@@ -18,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from sb3_ppo_variants.compare import plots, records, statistics
-from sb3_ppo_variants.compare.plan import split
+from sb3_ppo_variants.compare.plan import read_setting
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
@@ -26,26 +25,14 @@ from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.archive import write_atomically
 from sb3_ppo_variants.saving.plain import Values
 
-# Subfolders of the records and of the pictures.
-RECORDS, PICTURES = "records", "pictures"
+# The subfolder of --out for pictures.
+PICTURES = "pictures"
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, undefined=StrictUndefined,
     keep_trailing_newline=True,
 )  # fmt: skip
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Write the report of the existing records."""
-    if not options.files and not (options.out / RECORDS).is_dir():
-        raise ArgumentError(f"--out {options.out} has no records: create some with compare, or pass their folder")
-    found, problems = records.read(*(options.files or [options.out / RECORDS]))
-    if options.export is not None:
-        records.pack(found, options.export)
-        print(f"Records: {options.export}")
-    write_report(options.out, found, problems, options.baseline, options.add)
-    return 0
 
 
 def write_report(
@@ -61,10 +48,10 @@ def write_report(
     compared = comparisons([*found, *records.read_beside(add, found)])
     if baseline is not None:
         labels = {label for each in compared for label in each.labels}
-        known = [label for label in (baseline, split(baseline).label) if label in labels]
-        if not known:
+        label = baseline if baseline in labels else read_setting(baseline).label
+        if label not in labels:
             raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
-        baseline = known[0]
+        baseline = label
     (out / PICTURES).mkdir(parents=True, exist_ok=True)
     text = to_markdown(compared, problems, out / PICTURES, baseline)
     frames = [each.table.assign(comparison=each.name) for each in compared]

@@ -3,14 +3,17 @@
 Workers import this module, but not the packages that draw reports.
 """
 
+import argparse
 import math
 import os
+import shutil
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,21 +23,22 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch as th
+from filelock import FileLock
 from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
+from tqdm import tqdm
 
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import Run
-from sb3_ppo_variants.compare.records import LAST, SPANS, Record, Result
+from sb3_ppo_variants.compare.plan import Plan, Run
+from sb3_ppo_variants.compare.records import LAST, SPANS, Record
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.subproc import limit_cores
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installation
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes import Recipe
-from sb3_ppo_variants.recipes.training import Episodes, build, save
+from sb3_ppo_variants.recipes import Episodes, Recipe, build, save
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
 from sb3_ppo_variants.saving.plain import Values
 
@@ -43,6 +47,8 @@ RECORDED_VALUES = (
     "kl", "approx_kl", "entropy_loss", "explained_variance", "value_loss", "std", "kl_coef", "clip_range",
     "clip_fraction",
 )  # fmt: skip
+# The subfolder of --out for the checkpoints of --resume-every.
+TO_RESUME = "to-resume"
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_FOR_WORKERS = 60
 Work = Callable[[Run], Record]
@@ -85,7 +91,7 @@ class RunLog(Episodes):
 
     _on_training_end = _on_rollout_start
 
-    def result(self, steps: int) -> Result:
+    def result(self, steps: int) -> Record:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
         if not math.isfinite(total := sum(map(abs, self.returns))):
             raise ValueError(f"the returns of episodes are not finite, or too large for a mean: they add up to {total}")
@@ -142,7 +148,7 @@ def perform(
         return make_record(run, {"error": traceback.format_exc()}, log.seconds())
 
 
-def make_record(run: Run, result: Result, seconds: tuple[float | None, float | None] = (None, None)) -> Record:
+def make_record(run: Run, result: Record, seconds: tuple[float | None, float | None] = (None, None)) -> Record:
     """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
     status = "failed" if "error" in result else "finished"
     made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
@@ -151,12 +157,12 @@ def make_record(run: Run, result: Result, seconds: tuple[float | None, float | N
     return cast(Record, made)
 
 
-def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Result:
+def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Record:
     """Train, and return the result."""
     model = build(made, run.seed)
     env = model.get_env()
     assert env is not None
-    computed: Result = {"numerics": records.numerics(model), "vec_env": type(env.unwrapped).__name__}
+    computed: Record = {"numerics": records.numerics(model), "vec_env": type(env.unwrapped).__name__}
     if (every := run.conditions.get("resume_every")) is None:
         model.learn(run.timesteps, log)
     else:
@@ -183,7 +189,7 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
     return {**log.result(model.num_timesteps), **computed}
 
 
-def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Result:
+def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Record:
     """Act until there are enough episodes for a score, and return the result."""
     env = made.make_env(seed=run.seed)
     space = own_space(env)
@@ -336,3 +342,58 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
         # Workers of a cluster that has just been started may join it a little later.
         client.wait_for_workers(1, SECONDS_FOR_WORKERS)
         yield Pool("dask", jobs or sum(client.ncores().values()), distributed.KilledWorker)
+
+
+# The command
+
+
+def find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+    """Show the plan and its progress, and check the missing runs."""
+    found, problems = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
+    status = {record["name"]: record["status"] for record in found}
+    missing = [run for run in plan.runs if status.get(run.name) != "finished"]
+    trainings = [run for run in plan.runs if run.algorithm]
+    shown = {"settings": "{.label}", "environments": "{.env}", "seeds": "{.seed}", "steps of a run": "{.timesteps:,}"}
+    for name, form in shown.items():
+        print(f"{name}: {'; '.join(dict.fromkeys(map(form.format, trainings)))}")
+    print(
+        f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
+        f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "
+        f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
+    )
+    begun = sum((options.out / TO_RESUME / run.name).exists() for run in missing)
+    for note in [*plan.notes, *problems, *([f"runs that continue from a checkpoint: {begun}"] if begun else [])]:
+        print(f"- {note}")
+    check(missing, options.fast_envs)
+    return missing
+
+
+def make(options: argparse.Namespace, missing: list[Run]) -> int:
+    """Make the missing runs, record each when it ends, and return how many failed."""
+    out, tensorboard, failed = options.out.absolute(), options.tensorboard and options.tensorboard.absolute(), 0
+    for folder in filter(None, [out / records.FOLDER, tensorboard]):
+        folder.mkdir(parents=True, exist_ok=True)
+    for left in (out / records.FOLDER).glob("*.tmp"):
+        left.unlink()  # A command that was killed left it.
+    checkpoints = out / "checkpoints" if options.checkpoints else None
+    folders = {"checkpoints": checkpoints, "to_resume": out / TO_RESUME, "tensorboard": tensorboard}
+    with (
+        FileLock(out / ".lock", timeout=0),
+        connect(options.backend, options.address, options.jobs) as pool,
+        tqdm(total=len(missing), unit="run", disable=None) as bar,
+    ):
+        work = partial(perform, **folders, fast_envs=options.fast_envs, cores=pool.cores)
+        # Closing the generator ends the workers, even if this process is interrupted.
+        with closing(make_records(missing, work, pool)) as made:
+            for number, record in enumerate(made, start=1):
+                records.write(out / records.FOLDER, record)
+                result = f"score {record.get('score')}"
+                if record["status"] == "failed":
+                    failed += 1
+                    result = f"failed: {record['error'].strip().splitlines()[-1]}"
+                else:
+                    shutil.rmtree(out / TO_RESUME / record["name"], ignore_errors=True)
+                of_run = f"{record['label']}, {record['env']}, seed {record['seed']}"
+                bar.write(f"{number}/{len(missing)} {of_run}: {result}")
+                bar.update()
+    return failed

@@ -9,6 +9,7 @@ import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shutil import which
@@ -21,7 +22,6 @@ from unittest.mock import patch
 import torch.distributed as dist
 import yaml
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments import FLAG
@@ -29,17 +29,14 @@ from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.limits import KLAdaptive
-from sb3_ppo_variants.objectives import read_objective
 from sb3_ppo_variants.policies.kinds import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
-from sb3_ppo_variants.recipes.recipe import (
+from sb3_ppo_variants.recipes import (
     ALGORITHMS,
     Hyperparameters,
     check_skipped_frames,
-    entries_in_file,
-    find_part,
+    entries_of,
     make_exact_vec_env,
     read_value,
 )
@@ -55,7 +52,7 @@ try:
         convert_onpolicy_params,
         sample_ppo_params,
     )
-    from rl_zoo3.utils import ALGOS, SimpleLinearSchedule, StoreDict, get_class_by_name
+    from rl_zoo3.utils import ALGOS, StoreDict, get_class_by_name
 except ImportError as error:
     raise ImportError(f"rl_zoo3 is not installed: {installation('zoo')}") from error
 
@@ -87,7 +84,7 @@ class ExperimentManager(Upstream):
             log_folder = f"{self._temporary.name}/unread"
         if options.get("config") is None and algo in ALGORITHMS:
             config = Path(self._temporary.name, f"{algo}.yml")
-            config.write_text(yaml.safe_dump(entries_in_file(algo)), encoding="utf-8")
+            config.write_text(yaml.safe_dump(entries_of(algo)), encoding="utf-8")
             options["config"] = str(config)
         super().__init__(args, algo, env_id, log_folder, *others, **options)
         if self.vec_env_class is SubprocVecEnv:
@@ -134,22 +131,8 @@ class ExperimentManager(Upstream):
 
     @staticmethod
     def _preprocess_schedules(hyperparams: Hyperparameters) -> Hyperparameters:
-        # rl_zoo3 refuses other objects than numbers and strings, and no other argument may adapt.
-        rate = read_value("learning_rate", hyperparams.get("learning_rate"))
-        kept: Hyperparameters = {name: value for name, value in hyperparams.items() if value is None}
-        kept |= {"learning_rate": rate} if isinstance(rate, KLAdaptive) else {}
-        others = {name: value for name, value in hyperparams.items() if name not in kept}
-        hyperparams = Upstream._preprocess_schedules(others) | kept
-        for name, value in hyperparams.items():
-            if isinstance(value, SimpleLinearSchedule):
-                # A model with SB3's schedule can be loaded without rl_zoo3.
-                hyperparams[name] = LinearSchedule(value.initial_value, 0.0, 1.0)
-            elif name == "objective" and isinstance(value, str):
-                hyperparams[name] = read_objective(value)
-            else:
-                # rl_zoo3 only converts arguments of its own algorithms.
-                hyperparams[name] = read_value(name, value)
-        return hyperparams
+        # rl_zoo3 reads the schedules of its own algorithms alone, and a model with one cannot be loaded without it.
+        return {name: read_value(name, value) for name, value in hyperparams.items()}
 
 
 def _check_policy(policy: object) -> None:
@@ -164,9 +147,9 @@ def _check_policy(policy: object) -> None:
 
 
 class StoreHyperparameters(StoreDict):
-    """rl_zoo3's action for options such as ``-params``, which evaluates each value as Python code.
+    """rl_zoo3's action for options such as ``-params``, for which a value that is no Python is text.
 
-    An objective such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
+    Objectives such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
     configuration of the run then contains.
     """
 
@@ -174,15 +157,11 @@ class StoreHyperparameters(StoreDict):
         self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
     ) -> None:
         """Store the values."""
-        if self.dest == "hyperparams":
-            values = [_quote(text) for text in values]
-        super().__call__(parser, namespace, values, option_string)  # type: ignore[no-untyped-call]
-
-
-def _quote(text: str) -> str:
-    name, _, value = text.partition(":")
-    is_text = name == "objective" or find_part(name, value) or value.startswith("lin_")
-    return f"{name}:{value!r}" if is_text and not value.startswith(("'", '"')) else text
+        found = dict(text.split(":", 1) for text in values)
+        for name, value in found.items():
+            with suppress(NameError, SyntaxError):
+                found[name] = eval(value, dict(vars(utils)))
+        setattr(namespace, self.dest, found)
 
 
 def sample(algorithm: str, trial: Trial, *others: Any) -> Hyperparameters:

@@ -21,8 +21,7 @@ from sb3_ppo_variants.compare import records, runs
 from sb3_ppo_variants.compare.plan import Conditions, Run, make_plan, read_setting
 from sb3_ppo_variants.compare.records import LAST, decimals, trailing_means
 from sb3_ppo_variants.compare.runs import Pool, RunLog, connect, make_records
-from sb3_ppo_variants.recipes import recipe
-from sb3_ppo_variants.recipes.training import Episodes, build
+from sb3_ppo_variants.recipes import Episodes, build, recipe
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 
@@ -165,7 +164,7 @@ class Losing(InProcess):
 
 def test_a_run_that_loses_its_worker_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
-    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, Conditions()).runs if run.algorithm]
+    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, [Conditions()]).runs if run.algorithm]
     begun: list[str] = []
 
     def work(run: Run) -> Any:
