@@ -20,8 +20,6 @@ from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.plain import Values
 
-# Attributes with the results of past episodes; without them a model starts new ones.
-EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
 LSTM_STATES = "_last_lstm_states"
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
