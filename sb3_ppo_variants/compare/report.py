@@ -17,6 +17,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.plan import split
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
@@ -24,7 +25,6 @@ from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.archive import write_atomically
-from sb3_ppo_variants.saving.plain import Values
 
 # Subfolders of the records and of the pictures.
 RECORDS, PICTURES = "records", "pictures"

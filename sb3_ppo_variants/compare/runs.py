@@ -24,6 +24,7 @@ from joblib import Parallel, cpu_count, delayed, parallel_config, register_paral
 from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
@@ -36,7 +37,6 @@ from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Recipe
 from sb3_ppo_variants.recipes.training import Episodes, build, save
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
-from sb3_ppo_variants.saving.plain import Values
 
 # The logged values to keep: names of SB3 and of this package, without "train/".
 RECORDED_VALUES = (

@@ -21,14 +21,13 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorD
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device, list_arguments
+from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_arguments, choose_device, list_arguments
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import ALONE, EPISODES, Processes, Statistics
 from sb3_ppo_variants.saving import plain
 from sb3_ppo_variants.saving.archive import DATA, Archive, File, read_archive, write_atomically
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
-from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")

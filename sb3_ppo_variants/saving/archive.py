@@ -21,10 +21,10 @@ from typing import TypeAlias
 import torch as th
 from stable_baselines3.common.save_util import json_to_data, open_path
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.errors import DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.processes import EPISODES
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.plain import Values
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"

@@ -22,12 +22,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, describe, instance, list_arguments
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, describe, instance, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain, state
 from sb3_ppo_variants.saving.archive import replacing, sha256
-from sb3_ppo_variants.saving.plain import Values
 
 MODEL = "model.zip"
 STATE = "state.json"

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -18,8 +18,8 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
-Values: TypeAlias = dict[str, Any]
-"""Values by their names: the attributes of a model, the state of an optimizer, or a JSON object."""
+from sb3_ppo_variants.arguments import Values
+
 WORD = "@"
 # Classes that a file may name: those of these modules, which are imported for it, that derive from one of the bases.
 MODULES = (

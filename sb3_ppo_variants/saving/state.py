@@ -14,11 +14,11 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.plain import Values
 
 # The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
 LSTM_STATES = "_last_lstm_states"
