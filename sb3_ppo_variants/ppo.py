@@ -44,14 +44,7 @@ from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.processes import (
-    Processes,
-    SharedRollout,
-    begin_together,
-    check_same_weights,
-    current,
-    explained_variance,
-)
+from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.checkpoint import describe_arguments
@@ -100,7 +93,6 @@ class PPOBase(SavedAlgorithm):
     value_loss: ValueLoss | None
     fast: bool | Literal["auto"]
     updates: Updates | None
-    data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
     optional_states: ClassVar[Sequence[str]] = ("proximal_policy",)
     proximal_policy: ProximalPolicy | None = None
@@ -176,11 +168,6 @@ class PPOBase(SavedAlgorithm):
 
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
         """
-
-    @property
-    def processes(self) -> Processes:
-        """The processes that train this model together."""
-        return current(self.data_parallel)
 
     def _early_stop(self, objective: Objective) -> EarlyStop | None:
         """Choose what ends the current update early: ``stop`` or ``target_kl``, or else what the objective says."""
@@ -279,27 +266,27 @@ class PPOBase(SavedAlgorithm):
                 "to load()"
             )
         processes = self.processes
-        shared = SharedRollout(self, self.statistics, processes) if processes.size > 1 else None
+        shared = SharedRollout(self, self.run.statistics, processes) if processes.size > 1 else None
         self.old_policy = None
-        with self.run.collecting():
-            begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-            plan = self._plan(rollout_buffer)
-            if callable(self.gae_lambda):
-                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+        self.run.collecting = True  # Until it is complete: an error may cut it short.
+        begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+        plan = self._plan(rollout_buffer)
+        if callable(self.gae_lambda):
+            # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
+        engine = choose(plan, self.fast).engine
+        actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+        going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
+        if going:
+            parameters = actor.old_parameters()
+            self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
+            callback.on_rollout_end()
+        if shared is not None:
+            if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-            rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
-            engine = choose(plan, self.fast).engine
-            actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-            going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
-            if going:
-                parameters = actor.old_parameters()
-                self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
-                callback.on_rollout_end()
-            if shared is not None:
-                if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
-                    self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                going = shared.end(going, self._settings() if going else {})
-        self.run.stopped = not going
+            going = shared.end(going, self._settings() if going else {})
+        self.run.collecting, self.run.stopped = False, not going
         return going
 
     def train(self) -> None:
@@ -417,7 +404,7 @@ class PPOBase(SavedAlgorithm):
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
                     same["num_timesteps"] = self.num_timesteps
                     settings = self._settings() | {name: repr(value) for name, value in same.items()}
-                    begin_together(self, self.statistics, processes, settings)
+                    begin_together(self, self.run.statistics, processes, settings)
                 return super().learn(
                     total_timesteps=cast(int, total_timesteps),
                     callback=supervised,

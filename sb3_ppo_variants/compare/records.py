@@ -30,7 +30,7 @@ from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes.recipe import Hyperparameters
-from sb3_ppo_variants.saving.archive import write_atomically
+from sb3_ppo_variants.saving.files import write_atomically
 
 # Increases when the meaning of records changes. It is part of what names a run, so that no old record is overwritten.
 FORMAT = 1

@@ -24,7 +24,7 @@ from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
-from sb3_ppo_variants.saving.archive import write_atomically
+from sb3_ppo_variants.saving.files import write_atomically
 
 # Subfolders of the records and of the pictures.
 RECORDS, PICTURES = "records", "pictures"

@@ -1,14 +1,14 @@
 """An algorithm whose files are crash-safe and checked when they are read, and whose runs can be resumed."""
 
 import io
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from inspect import isabstract
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch as th
@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
@@ -24,10 +24,9 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_arguments, choose_device, list_arguments
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import ALONE, EPISODES, Processes, Statistics
-from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import DATA, Archive, File, read_archive, write_atomically
+from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
+from sb3_ppo_variants.saving.files import Archive, File, encode, is_plain, read_archive, write_atomically
 from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
@@ -47,6 +46,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     """Whether it has the objective of SB3's PPO, so that it can load its files."""
     optional_states: ClassVar[Sequence[str]] = ()
     """Attributes whose state a file may lack; they are ``None`` then. A model in which one is ``None`` ignores it."""
+    data_parallel: bool | Literal["auto"]
 
     @staticmethod
     def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -73,12 +73,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     @property
     def processes(self) -> Processes:
         """The processes that train this model together."""
-        return ALONE
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """The statistics of ``VecNormalize`` that the processes have in common."""
-        return Statistics()
+        return current(self.data_parallel)
 
     @cached_property
     def run(self) -> TrainingRun:
@@ -105,8 +100,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive = read_archive(buffer)
         # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
         kept = {name: getattr(self, name) for name in archive.data if not name.startswith("_last")}
-        forms = {name: plain.encode(value) for name, value in kept.items() if plain.is_plain(value)}
-        content = archive.to_file(archive.data, {"classes": self._class_names(), "plain": forms}).getvalue()
+        forms = {name: encode(value) for name, value in kept.items() if is_plain(value)}
+        content = replace(archive, note={"classes": self._class_names(), "plain": forms}).to_file().getvalue()
         if isinstance(path, str | Path):
             path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,13 +110,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "statistics", "run", LSTM_STATES]
+        return [*super()._excluded_save_params(), "run", LSTM_STATES]
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
         for group in [group for state in states.values() for group in state.get("param_groups", ())]:
-            group.update({name: _as_python(value) for name, value in group.items()})
+            group.update({name: value.item() for name, value in group.items() if isinstance(value, np.generic)})
         return states
 
     @classmethod
@@ -203,8 +198,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if cls.reads_sb3s_ppo:
             own = {name for name in own if archive.data.get(name) is None}
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
-        data = {name: value for name, value in archive.data.items() if name in known}
-        archive = Archive(archive.name, archive.members | {DATA: json.dumps(data).encode()})
+        archive = replace(archive, data={name: value for name, value in archive.data.items() if name in known})
         return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only)
 
     @classmethod
@@ -249,7 +243,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
             device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
             # SB3 takes the values instead of those in the file.
-            return super().load(archive.to_file(dict.fromkeys(values), {}), env, device, values, **of_sb3)
+            return super().load(replace(archive, data=dict.fromkeys(values)).to_file(), env, device, values, **of_sb3)
         except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
             error.file = archive.name
             if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
@@ -271,12 +265,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param device: has no effect, because the parameters are copied to the device of the model
         :raises DamagedFileError: if the parameters do not fit this model
         """
-        name, parameters = "the given parameters", cast(Values, load_path_or_dict)
-        if not isinstance(load_path_or_dict, dict):
-            archive = read_archive(load_path_or_dict)
-            name, parameters = archive.name, archive.states()
+        if isinstance(load_path_or_dict, dict):
+            name, given = "the given parameters", load_path_or_dict
+        else:
+            name = read_archive(load_path_or_dict).name
+            _, given, _ = load_from_zip_file(load_path_or_dict, load_data=False, device="cpu")
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
-        parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
+        parameters = {owner: state for owner, state in given.items() if owner in own or owner not in optional}
         attributes_before = {each: getattr(self, each) for each in optional}
         states_before = deepcopy(self.get_parameters())
         try:
@@ -384,12 +379,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
         if iteration == 0 or interval is None or number % interval == 0:
             super().dump_logs(number)
-
-
-def _as_python(value: object) -> object:
-    if isinstance(value, tuple):  # Such as Adam's betas.
-        return tuple(map(_as_python, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as_attributes(arguments: Mapping[str, object]) -> Values:
