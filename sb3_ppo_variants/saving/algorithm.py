@@ -26,7 +26,7 @@ from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
-from sb3_ppo_variants.saving.files import Archive, File, encode, is_plain, read_archive, write_atomically
+from sb3_ppo_variants.saving.files import File, encode, is_plain, read_archive, write_atomically
 from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
@@ -154,8 +154,40 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         archive = read_archive(path)
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo)
-        of_sb3 = {"print_system_info": print_system_info, "force_reset": force_reset}
-        return cls._of_archive(archive, env, device, custom_objects, kwargs, weights_only, **of_sb3)
+        check_arguments({**(custom_objects or {}), **kwargs}, cls.rules)
+        objects, given = _as_attributes(custom_objects or {}), _as_attributes(kwargs)
+        for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
+            raise ArgumentError(
+                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
+                f"and {archive.name} has no attribute of this name"
+            )
+        before = get_random_state()
+        try:
+            env = None if env is None else cls._wrap_env(env)
+            from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
+            read = archive.attributes(objects, {**from_env, **given}, weights_only)
+            # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
+            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
+                read.pop(name, None)
+            values = {"verbose": 0, **from_env, **read, **given}
+            if isinstance(policy := values["policy_class"], str):
+                values["policy_class"] = cls.policy_aliases.get(policy, policy)
+            if "_stats_window_size" in {**objects, **given}:
+                size = int(values["_stats_window_size"])
+                values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
+            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
+            file = replace(archive, data=dict.fromkeys(values)).to_file()  # SB3 takes the values instead.
+            return super().load(file, env, device, values, print_system_info, force_reset)
+        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+            error.file = archive.name
+            if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
+                raise ArgumentError(
+                    f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                    f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                ) from error
+            raise
+        finally:
+            set_random_state(before)
 
     @classmethod
     def from_ppo(
@@ -185,10 +217,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
         if isinstance(ppo, BaseAlgorithm):
-            env, file = ppo.get_env() if env is None else env, io.BytesIO()
-            file.name = f"the given {type(ppo).__name__}"
-            ppo.save(file)
-            ppo = file
+            env, model, ppo = ppo.get_env() if env is None else env, ppo, io.BytesIO()
+            ppo.name = f"the given {type(model).__name__}"
+            model.save(ppo)
         archive = read_archive(ppo)
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo, converts=True)
         env = None if env is None else cls._wrap_env(env)
@@ -198,62 +229,16 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         if cls.reads_sb3s_ppo:
             own = {name for name in own if archive.data.get(name) is None}
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
-        archive = replace(archive, data={name: value for name, value in archive.data.items() if name in known})
-        return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only)
+        data = {name: value for name, value in archive.data.items() if name in known}
+        file = replace(archive, note={**archive.note, "classes": cls._class_names()}, data=data).to_file()
+        file.name = archive.name
+        return cls.load(file, env, device, custom_objects, weights_only=weights_only, **arguments)
 
     @classmethod
     def _class_names(cls) -> list[str]:
         """List the names of the class and of its bases, of which those without an objective do not count."""
         bases = [base for base in cls.__mro__ if issubclass(base, SavedAlgorithm) and base is not SavedAlgorithm]
         return [base.__name__ for base in bases if not isabstract(base)]
-
-    @classmethod
-    def _of_archive(
-        cls: type[Self],
-        archive: Archive,
-        env: GymEnv | VectorEnv | None,
-        device: th.device | str,
-        objects: Values | None,
-        arguments: Values,
-        weights_only: bool,
-        **of_sb3: bool,
-    ) -> Self:
-        """Load a model from a file that this class can load; see :meth:`load`."""
-        objects = objects or {}
-        check_arguments({**objects, **arguments}, cls.rules)
-        objects, given = _as_attributes(objects), _as_attributes(arguments)
-        for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
-            raise ArgumentError(
-                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
-                f"and {archive.name} has no attribute of this name"
-            )
-        before = get_random_state()
-        try:
-            env = None if env is None else cls._wrap_env(env)
-            from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
-            read = archive.attributes(objects, {**from_env, **given}, weights_only)
-            # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
-            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
-                read.pop(name, None)
-            values = {"verbose": 0, **from_env, **read, **given}
-            if isinstance(policy := values["policy_class"], str):
-                values["policy_class"] = cls.policy_aliases.get(policy, policy)
-            if "_stats_window_size" in {**objects, **given}:
-                size = int(values["_stats_window_size"])
-                values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
-            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
-            # SB3 takes the values instead of those in the file.
-            return super().load(replace(archive, data=dict.fromkeys(values)).to_file(), env, device, values, **of_sb3)
-        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
-            error.file = archive.name
-            if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
-                raise ArgumentError(
-                    f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
-                    f"create a new model with it. {error.part.capitalize()} {error.fault}"
-                ) from error
-            raise
-        finally:
-            set_random_state(before)
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
