@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypedDict
 import pandas as pd
 from scipy.special import stdtrit
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare.plan import own_protocol
-from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, Values, curve, digest, read
+from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, curve, digest, read
 from sb3_ppo_variants.compare.scores import order
 from sb3_ppo_variants.compare.statistics import LEVEL, are_enough
 from sb3_ppo_variants.errors import ArgumentError

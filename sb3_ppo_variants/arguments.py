@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch as th
@@ -27,6 +27,8 @@ from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, get_
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
+Values: TypeAlias = dict[str, Any]
+"""Values by their names, such as arguments, the attributes of a model, or a JSON object."""
 Class = TypeVar("Class", bound=type)
 ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
 

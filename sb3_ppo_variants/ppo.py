@@ -18,7 +18,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
-from sb3_ppo_variants import checks, together
+from sb3_ppo_variants import checks
 from sb3_ppo_variants.arguments import (
     AUTO,
     NON_NEGATIVE,
@@ -29,6 +29,7 @@ from sb3_ppo_variants.arguments import (
     check_settings,
     choose_device,
     current_value,
+    describe,
     instance,
     warn_of_truncated_minibatch,
 )
@@ -43,9 +44,10 @@ from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of, make_policy_and_buffer
-from sb3_ppo_variants.processes import Processes, current, explained_variance
+from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
+from sb3_ppo_variants.saving.checkpoint import describe_arguments
 from sb3_ppo_variants.separate import separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.spaces import ACTION_SPACES
@@ -91,7 +93,6 @@ class PPOBase(SavedAlgorithm):
     value_loss: ValueLoss | None
     fast: bool | Literal["auto"]
     updates: Updates | None
-    data_parallel: bool | Literal["auto"]
     value_optimizer: Optimizer
     optional_states: ClassVar[Sequence[str]] = ("proximal_policy",)
     proximal_policy: ProximalPolicy | None = None
@@ -168,11 +169,6 @@ class PPOBase(SavedAlgorithm):
         :param kl: the mean of KL(old || new) over the rollout; ``None`` if it is not known
         """
 
-    @property
-    def processes(self) -> Processes:
-        """The processes that train this model together."""
-        return current(self.data_parallel)
-
     def _early_stop(self, objective: Objective) -> EarlyStop | None:
         """Choose what ends the current update early: ``stop`` or ``target_kl``, or else what the objective says."""
         if self.stop is not None and self.target_kl is not None:
@@ -240,7 +236,19 @@ class PPOBase(SavedAlgorithm):
     def _settings(self) -> dict[str, str]:
         """Describe what all processes must have in common for the next update, by name."""
         plan = self._plan()
-        return together.settings_of(self, self.rules, plan, choose(plan, self.fast).engine.path)
+        of_update: dict[str, object] = {f"{name} of the update": value for name, value in plan.coefficients().items()}
+        of_update |= {f"learning rate {i}": descent.learning_rate for i, descent in enumerate(plan.descents)}
+        of_update |= {
+            "path of the update": choose(plan, self.fast).engine.path,  # Each exchanges numbers in an order of its own.
+            "algorithm": type(self).__name__,
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "n_envs": self.n_envs,
+            "shapes of the policy": {n: (*each.shape,) for n, each in plan.parameters.items() if each.requires_grad},
+        }
+        settings = describe_arguments(self) | {name: describe(value) for name, value in of_update.items()}
+        del settings["seed"]
+        return settings
 
     # The loop
 
@@ -257,27 +265,28 @@ class PPOBase(SavedAlgorithm):
                 f"{rollout_buffer.buffer_size}. To change it, save the model and pass n_steps={n_rollout_steps} "
                 "to load()"
             )
-        shared = together.SharedRollout(self) if self.processes.size > 1 else None
+        processes = self.processes
+        shared = SharedRollout(self, self.run.statistics, processes) if processes.size > 1 else None
         self.old_policy = None
-        with self.run.collecting():
-            begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-            plan = self._plan(rollout_buffer)
-            if callable(self.gae_lambda):
-                # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+        self.run.collecting = True  # Until it is complete: an error may cut it short.
+        begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+        plan = self._plan(rollout_buffer)
+        if callable(self.gae_lambda):
+            # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
+        engine = choose(plan, self.fast).engine
+        actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
+        going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
+        if going:
+            parameters = actor.old_parameters()
+            self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
+            callback.on_rollout_end()
+        if shared is not None:
+            if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-            rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
-            engine = choose(plan, self.fast).engine
-            actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-            going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
-            if going:
-                parameters = actor.old_parameters()
-                self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
-                callback.on_rollout_end()
-            if shared is not None:
-                if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
-                    self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-                going = shared.end(going, self._settings() if going else {})
-        self.run.stopped = not going
+            going = shared.end(going, self._settings() if going else {})
+        self.run.collecting, self.run.stopped = False, not going
         return going
 
     def train(self) -> None:
@@ -295,7 +304,7 @@ class PPOBase(SavedAlgorithm):
                 utils.update_learning_rate(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)
             if plan.processes.size > 1:
-                together.check_same_weights(self)
+                check_same_weights(self.policy.parameters(), plan.processes)
             self._n_updates += results[0].epochs
             self._after_update(kl)
             if isinstance(rate := self.learning_rate, KLAdaptive):
@@ -393,7 +402,9 @@ class PPOBase(SavedAlgorithm):
             with checks.checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
-                    together.begin(self, self._settings(), **same)
+                    same["num_timesteps"] = self.num_timesteps
+                    settings = self._settings() | {name: repr(value) for name, value in same.items()}
+                    begin_together(self, self.run.statistics, processes, settings)
                 return super().learn(
                     total_timesteps=cast(int, total_timesteps),
                     callback=supervised,

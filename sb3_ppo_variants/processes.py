@@ -1,25 +1,37 @@
-"""Data-parallel training: processes that train one policy together, and the statistics of the data of all of them.
+"""Data-parallel training: processes that train one policy together, and what keeps their models in step.
 
-They communicate over the default process group of ``torch.distributed``.
+They communicate over the default process group of ``torch.distributed``. An update equals that of a single process with
+the environments of all, whose minibatches combine the rows of all. The engines average gradients. This module does the
+rest: it compares settings and weights, gives each process random numbers of its own, and merges episodes and the
+statistics of ``VecNormalize``.
 """
 
 import atexit
 import os
-from collections.abc import Iterator, Sequence
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Literal, TypeVar
+from zlib import crc32
 
 import numpy as np
 import torch as th
 import torch.distributed as dist
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
+from sb3_ppo_variants.envs.adapter import pending_seeds, seed_env
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
 
 Content = TypeVar("Content")
+# Attributes with the results of past episodes; without them a model starts new ones.
+EPISODES = ("ep_info_buffer", "ep_success_buffer")
 
 
 class Processes:
@@ -49,8 +61,6 @@ class Processes:
 
     def mean(self, value: float) -> float:
         """Compute the mean of a number over the processes."""
-        if self.size == 1:
-            return value
         number = th.tensor([value], dtype=th.float64)
         self.average(number)
         return number.item()
@@ -246,3 +256,112 @@ def merge_moments(moments: RunningMeanStd, before: RunningMeanStd, each: Sequenc
     moments.mean = before.mean + shift
     moments.var = (before.count * before.var + sum(squares)) / count - shift**2
     moments.count = count
+
+
+def check_same_settings(each: Sequence[Mapping[str, str]]) -> None:
+    """Check that all processes have the same settings.
+
+    :raises ArgumentError: if one differs, with its name, the ranks and their values
+    """
+    for rank, other in enumerate(each):
+        for name, first in each[0].items():
+            if other.get(name) != first:
+                raise ArgumentError(
+                    f"{name} is {first} in rank 0 and {other.get(name)} in rank {rank}: all processes must have the "
+                    "same value. If a callback sets it, let it do so in all of them"
+                )
+
+
+def begin_together(
+    model: OnPolicyAlgorithm, statistics: Statistics, processes: Processes, settings: Mapping[str, str]
+) -> None:
+    """Begin to train together, with the same model and different random numbers in each process. Only rank 0 logs.
+
+    :param statistics: those of the model's ``VecNormalize`` wrappers
+    :param settings: what must be the same in all processes, by name
+    :raises ArgumentError: if the models or their settings differ, naming what differs
+    """
+    check_same_settings(processes.exchange("begins to learn", settings))
+    statistics.merge(model.env, processes)
+    _set_apart(model, processes)
+    states = model.get_parameters() if processes.rank == 0 else {}
+    states = processes.exchange("takes the weights of rank 0", states)[0]
+    if processes.rank > 0:
+        model.set_parameters(states, device=model.device)  # type: ignore[arg-type]
+        model.set_logger(Logger(folder=None, output_formats=[]))
+
+
+def _set_apart(model: OnPolicyAlgorithm, processes: Processes) -> None:
+    """Give each process its own random numbers, unless it already has them."""
+    env, rank = model.env, processes.rank
+    assert env is not None
+    own_seeds = pending_seeds(env)
+    if not own_seeds and model.seed is not None and model._last_obs is None:
+        # The model has seeded its environments, but they have been reset since, such as for an evaluation.
+        own_seeds = [model.seed + i for i in range(model.n_envs)]
+    generators = random.getstate(), np.random.get_state(legacy=False), th.get_rng_state().tolist()
+    own = [crc32(repr(generator).encode()) for generator in generators], own_seeds
+    digests, seeds = zip(*processes.exchange("compares random numbers", own), strict=True)
+    # If one generator is in the same state, the others may have been too, and one process has drawn from them since.
+    if any(mine == theirs for lower in digests[:rank] for mine, theirs in zip(digests[rank], lower, strict=True)):
+        words = np.random.SeedSequence([*digests[rank], rank]).generate_state(3)
+        th.manual_seed(int(words[0]))
+        np.random.seed(int(words[1]))
+        random.seed(int(words[2]))
+    known = [seed for of_rank in seeds for seed in of_rank]
+    if rank > 0 and own_seeds and len(known) > len(set(known)):
+        # These are the seeds that the environments would have in a single process.
+        seed_env(env, known[0] + rank * env.num_envs)
+
+
+def check_same_weights(parameters: Iterable[th.Tensor], processes: Processes) -> None:
+    """Check that the weights are the same in all processes, by a checksum of their bits.
+
+    :raises ProcessError: if they are not, naming the ranks
+    """
+    # A plain sum would not change if the same number is added to x and -x.
+    bits = [parameter.detach().flatten().view(th.int32).long().square().sum() for parameter in parameters]
+    sums = processes.gather(th.stack(bits).sum().cpu()).tolist()
+    if len(set(sums)) > 1:
+        usual = max(set(sums), key=sums.count)
+        others = " and ".join(f"rank {rank}" for rank, one in enumerate(sums) if one != usual)
+        raise ProcessError(f"the weights of {others} differ from those of the other ranks: something changed them")
+
+
+class SharedRollout:
+    """Combines the statistics of a rollout over all processes, and checks that they agree on the update after it.
+
+    :param model: the model, before the rollout and its ``on_rollout_start``
+    :param statistics: those of its ``VecNormalize`` wrappers
+    """
+
+    def __init__(self, model: OnPolicyAlgorithm, statistics: Statistics, processes: Processes):
+        self._model, self._statistics, self._processes = model, statistics, processes
+        # A checkpoint written before the rollout holds the statistics of all.
+        statistics.merge(model.env, processes)
+        self._before = {name: [*getattr(model, name)] for name in EPISODES}
+        for name, episodes in self._before.items():
+            setattr(model, name, deque(episodes))  # Without a bound, so that it tells which ones are new.
+
+    def end(self, going: bool, settings: Mapping[str, str]) -> bool:
+        """Add the statistics that the other processes have collected.
+
+        :param going: whether this process continues training
+        :param settings: those of the next update
+        :return: whether all processes do
+        :raises ArgumentError: if they all do, but with different settings
+        """
+        model = self._model
+        new = {name: [*getattr(model, name)][len(before) :] for name, before in self._before.items()}
+        each = self._processes.exchange("ends a rollout", (going, model.num_timesteps, new, settings))
+        all_going, steps, episodes, all_settings = zip(*each, strict=True)
+        if all(all_going):
+            check_same_settings(all_settings)
+        # A callback may have stopped some processes early, so that each has counted another number of steps.
+        model.num_timesteps = sum(steps) // len(steps)
+        for name, before in self._before.items():
+            in_turn = zip_longest(*(of_rank[name] for of_rank in episodes))
+            all_new = [episode for turn in in_turn for episode in turn if episode is not None]
+            setattr(model, name, deque([*before, *all_new], maxlen=model._stats_window_size))
+        self._statistics.merge(model.env, self._processes)
+        return all(all_going)

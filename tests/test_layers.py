@@ -29,7 +29,7 @@ LAYERS = {
     ],
     "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "update", "separate", "snapshot", "engines"],
-    "the base algorithm": ["callbacks", "checks", "together", "ppo"],
+    "the base algorithm": ["callbacks", "checks", "ppo"],
     "the variants": ["variants", "evaluation"],
     "what is made of them": ["recipes", "zoo", "compare", "__main__"],
 }

@@ -31,13 +31,12 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments import list_arguments
+from sb3_ppo_variants.arguments import Values, list_arguments
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Hyperparameters
-from sb3_ppo_variants.saving.plain import Values
 from sb3_ppo_variants.variants import PPOClip
 
 # The package's comparisons.

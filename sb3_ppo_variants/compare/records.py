@@ -24,13 +24,13 @@ import torch as th
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.monitor import get_monitor_files, load_results
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Hyperparameters
-from sb3_ppo_variants.saving.archive import write_atomically
-from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.files import write_atomically
 
 # The subfolder of --out for records.
 FOLDER = "records"

@@ -16,14 +16,14 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.plan import read_setting
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
-from sb3_ppo_variants.saving.archive import write_atomically
-from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.files import write_atomically
 
 # The subfolder of --out for pictures.
 PICTURES = "pictures"

@@ -29,6 +29,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
@@ -40,7 +41,6 @@ from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, installatio
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Episodes, Recipe, build, save
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
-from sb3_ppo_variants.saving.plain import Values
 
 # The logged values to keep: names of SB3 and of this package, without "train/".
 RECORDED_VALUES = (

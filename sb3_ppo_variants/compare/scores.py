@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, statistics
 from sb3_ppo_variants.compare.plan import own_protocol
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.saving.plain import Values
 
 
 class Comparison:

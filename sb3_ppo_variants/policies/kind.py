@@ -24,14 +24,12 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
-from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, instance
+from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, Values, instance
 from sb3_ppo_variants.envs.masks import Masks
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import layout_of
-from sb3_ppo_variants.policies.asymmetric import KEYS, AsymmetricPolicy
-from sb3_ppo_variants.policies.head import OF_PARTS, BoxPolicy, HybridPolicy
+from sb3_ppo_variants.policies.head import KEYS, OF_PARTS, AsymmetricPolicy, BoxPolicy, HybridPolicy
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
-from sb3_ppo_variants.saving.plain import Values
 
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any

@@ -18,8 +18,7 @@ from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import is_hybrid
-from sb3_ppo_variants.policies.asymmetric import KEYS
-from sb3_ppo_variants.policies.head import LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
+from sb3_ppo_variants.policies.head import KEYS, LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.policies.masked import Masked, MaskedRecurrent
 from sb3_ppo_variants.policies.recurrent import Recurrent

@@ -37,16 +37,14 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch import nn
 
-from sb3_ppo_variants.arguments import FINITE
+from sb3_ppo_variants.arguments import FINITE, Values
 from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, size_of
-from sb3_ppo_variants.policies.asymmetric import Asymmetric
-from sb3_ppo_variants.policies.head import LOG_STD_INIT, HybridActions
+from sb3_ppo_variants.policies.head import LOG_STD_INIT, Asymmetric, HybridActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, Recurrent
-from sb3_ppo_variants.saving.plain import Values
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8

@@ -21,14 +21,12 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments import COUNT, FLAG, Rule
+from sb3_ppo_variants.arguments import COUNT, FLAG, Rule, Values
 from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
-from sb3_ppo_variants.policies.asymmetric import Asymmetric
-from sb3_ppo_variants.policies.head import BoxActions, HybridActions
+from sb3_ppo_variants.policies.head import Asymmetric, BoxActions, HybridActions
 from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
-from sb3_ppo_variants.saving.plain import Values
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
 HiddenStates: TypeAlias = tuple[th.Tensor, ...]

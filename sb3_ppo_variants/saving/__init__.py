@@ -6,7 +6,7 @@ from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import list_objectives
 from sb3_ppo_variants.saving.algorithm import SavedAlgorithm
 from sb3_ppo_variants.saving.checkpoint import ExactCheckpointCallback
-from sb3_ppo_variants.saving.plain import register_plain
+from sb3_ppo_variants.saving.files import register_plain
 
 __all__ = ["ExactCheckpointCallback", "SavedAlgorithm", "register_plain"]
 

@@ -1,14 +1,14 @@
 """An algorithm whose files are crash-safe and checked when they are read, and whose runs can be resumed."""
 
 import io
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from inspect import isabstract
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch as th
@@ -16,20 +16,18 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.save_util import open_path
+from stable_baselines3.common.save_util import load_from_zip_file, open_path
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ppo_variants.arguments import LEARN_RULES, Rule, check_arguments, choose_device, list_arguments
+from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_arguments, choose_device, list_arguments
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import ALONE, Processes, Statistics
-from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.archive import DATA, Archive, File, read_archive, write_atomically
+from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
-from sb3_ppo_variants.saving.plain import Values
-from sb3_ppo_variants.saving.state import EPISODES, LSTM_STATES, get_random_state, set_random_state
+from sb3_ppo_variants.saving.files import File, encode, is_plain, read_archive, write_atomically
+from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
@@ -48,6 +46,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     """Whether it has the objective of SB3's PPO, so that it can load its files."""
     optional_states: ClassVar[Sequence[str]] = ()
     """Attributes whose state a file may lack; they are ``None`` then. A model in which one is ``None`` ignores it."""
+    data_parallel: bool | Literal["auto"]
 
     @staticmethod
     def _wrap_env(env: GymEnv | VectorEnv, verbose: int = 0, monitor_wrapper: bool = True) -> VecEnv:
@@ -74,12 +73,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     @property
     def processes(self) -> Processes:
         """The processes that train this model together."""
-        return ALONE
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """The statistics of ``VecNormalize`` that the processes have in common."""
-        return Statistics()
+        return current(self.data_parallel)
 
     @cached_property
     def run(self) -> TrainingRun:
@@ -106,8 +100,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         archive = read_archive(buffer)
         # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
         kept = {name: getattr(self, name) for name in archive.data if not name.startswith("_last")}
-        forms = {name: plain.encode(value) for name, value in kept.items() if plain.is_plain(value)}
-        content = archive.to_file(archive.data, {"classes": self._class_names(), "plain": forms}).getvalue()
+        forms = {name: encode(value) for name, value in kept.items() if is_plain(value)}
+        content = replace(archive, note={"classes": self._class_names(), "plain": forms}).to_file().getvalue()
         if isinstance(path, str | Path):
             path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,13 +110,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             open_path(path, "w").write(content)
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "statistics", "run", LSTM_STATES]
+        return [*super()._excluded_save_params(), "run", LSTM_STATES]
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
         for group in [group for state in states.values() for group in state.get("param_groups", ())]:
-            group.update({name: _as_python(value) for name, value in group.items()})
+            group.update({name: value.item() for name, value in group.items() if isinstance(value, np.generic)})
         return states
 
     @classmethod
@@ -160,8 +154,40 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """
         archive = read_archive(path)
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo)
-        of_sb3 = {"print_system_info": print_system_info, "force_reset": force_reset}
-        return cls._of_archive(archive, env, device, custom_objects, kwargs, weights_only, **of_sb3)
+        check_arguments({**(custom_objects or {}), **kwargs}, cls.rules)
+        objects, given = _as_attributes(custom_objects or {}), _as_attributes(kwargs)
+        for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
+            raise ArgumentError(
+                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
+                f"and {archive.name} has no attribute of this name"
+            )
+        before = get_random_state()
+        try:
+            env = None if env is None else cls._wrap_env(env)
+            from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
+            read = archive.attributes(objects, {**from_env, **given}, weights_only)
+            # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
+            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
+                read.pop(name, None)
+            values = {"verbose": 0, **from_env, **read, **given}
+            if isinstance(policy := values["policy_class"], str):
+                values["policy_class"] = cls.policy_aliases.get(policy, policy)
+            if "_stats_window_size" in {**objects, **given}:
+                size = int(values["_stats_window_size"])
+                values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
+            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
+            file = replace(archive, data=dict.fromkeys(values)).to_file()  # SB3 takes the values instead.
+            return super().load(file, env, device, values, print_system_info, force_reset)
+        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
+            error.file = archive.name
+            if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
+                raise ArgumentError(
+                    f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
+                    f"create a new model with it. {error.part.capitalize()} {error.fault}"
+                ) from error
+            raise
+        finally:
+            set_random_state(before)
 
     @classmethod
     def from_ppo(
@@ -191,10 +217,9 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
         if isinstance(ppo, BaseAlgorithm):
-            env, file = ppo.get_env() if env is None else env, io.BytesIO()
-            file.name = f"the given {type(ppo).__name__}"
-            ppo.save(file)
-            ppo = file
+            env, model, ppo = ppo.get_env() if env is None else env, ppo, io.BytesIO()
+            ppo.name = f"the given {type(model).__name__}"
+            model.save(ppo)
         archive = read_archive(ppo)
         archive.check_class(cls._class_names(), cls.reads_sb3s_ppo, converts=True)
         env = None if env is None else cls._wrap_env(env)
@@ -205,62 +230,15 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             own = {name for name in own if archive.data.get(name) is None}
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
-        archive = Archive(archive.name, archive.members | {DATA: json.dumps(data).encode()})
-        return cls._of_archive(archive, env, device, custom_objects, arguments, weights_only)
+        file = replace(archive, note={**archive.note, "classes": cls._class_names()}, data=data).to_file()
+        file.name = archive.name
+        return cls.load(file, env, device, custom_objects, weights_only=weights_only, **arguments)
 
     @classmethod
     def _class_names(cls) -> list[str]:
         """List the names of the class and of its bases, of which those without an objective do not count."""
         bases = [base for base in cls.__mro__ if issubclass(base, SavedAlgorithm) and base is not SavedAlgorithm]
         return [base.__name__ for base in bases if not isabstract(base)]
-
-    @classmethod
-    def _of_archive(
-        cls: type[Self],
-        archive: Archive,
-        env: GymEnv | VectorEnv | None,
-        device: th.device | str,
-        objects: Values | None,
-        arguments: Values,
-        weights_only: bool,
-        **of_sb3: bool,
-    ) -> Self:
-        """Load a model from a file that this class can load; see :meth:`load`."""
-        objects = objects or {}
-        check_arguments({**objects, **arguments}, cls.rules)
-        objects, given = _as_attributes(objects), _as_attributes(arguments)
-        for name in given.keys() - archive.data.keys() - _as_attributes(list_arguments(cls)).keys():
-            raise ArgumentError(
-                f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
-                f"and {archive.name} has no attribute of this name"
-            )
-        before = get_random_state()
-        try:
-            env = None if env is None else cls._wrap_env(env)
-            from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
-            read = archive.attributes(objects, {**from_env, **given}, weights_only)
-            # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
-            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
-                read.pop(name, None)
-            values = {"verbose": 0, **from_env, **read, **given}
-            if isinstance(policy := values["policy_class"], str):
-                values["policy_class"] = cls.policy_aliases.get(policy, policy)
-            if "_stats_window_size" in {**objects, **given}:
-                size = int(values["_stats_window_size"])
-                values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
-            device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
-            # SB3 takes the values instead of those in the file.
-            return super().load(archive.to_file(dict.fromkeys(values), {}), env, device, values, **of_sb3)
-        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
-            error.file = archive.name
-            if needing := ", ".join(f"{name}={arguments[name]!r}" for name in arguments if name in STRUCTURE):
-                raise ArgumentError(
-                    f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
-                    f"create a new model with it. {error.part.capitalize()} {error.fault}"
-                ) from error
-            raise
-        finally:
-            set_random_state(before)
 
     def set_parameters(
         self, load_path_or_dict: File | TensorDict, exact_match: bool = True, device: th.device | str = "auto"
@@ -272,12 +250,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param device: has no effect, because the parameters are copied to the device of the model
         :raises DamagedFileError: if the parameters do not fit this model
         """
-        name, parameters = "the given parameters", cast(Values, load_path_or_dict)
-        if not isinstance(load_path_or_dict, dict):
-            archive = read_archive(load_path_or_dict)
-            name, parameters = archive.name, archive.states()
+        if isinstance(load_path_or_dict, dict):
+            name, given = "the given parameters", load_path_or_dict
+        else:
+            name = read_archive(load_path_or_dict).name
+            _, given, _ = load_from_zip_file(load_path_or_dict, load_data=False, device="cpu")
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
-        parameters = {owner: state for owner, state in parameters.items() if owner in own or owner not in optional}
+        parameters = {owner: state for owner, state in given.items() if owner in own or owner not in optional}
         attributes_before = {each: getattr(self, each) for each in optional}
         states_before = deepcopy(self.get_parameters())
         try:
@@ -385,12 +364,6 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
         if iteration == 0 or interval is None or number % interval == 0:
             super().dump_logs(number)
-
-
-def _as_python(value: object) -> object:
-    if isinstance(value, tuple):  # Such as Adam's betas.
-        return tuple(map(_as_python, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as_attributes(arguments: Mapping[str, object]) -> Values:

@@ -12,9 +12,8 @@ import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
-from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, describe, instance, list_arguments
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, describe, instance, list_arguments
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.processes import find_normalizations
-from sb3_ppo_variants.saving import plain, state
-from sb3_ppo_variants.saving.archive import replacing, sha256
-from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.processes import Statistics, find_normalizations
+from sb3_ppo_variants.saving import state
+from sb3_ppo_variants.saving.files import decode, encode, is_plain, replacing, sha256
 
 MODEL = "model.zip"
 STATE = "state.json"
@@ -79,7 +77,7 @@ class Checkpoint:
             if sha256(content) != hashes.get(name):
                 raise DamagedFileError(str(folder), name, "is not what was saved")
         normalizations = [contents[name] for name in hashes if name.startswith(NORMALIZATION)]
-        return cls(folder, normalizations=normalizations, **plain.decode(json.loads(contents[STATE])))
+        return cls(folder, normalizations=normalizations, **decode(json.loads(contents[STATE])))
 
     def write(self, save: Callable[[Path], None]) -> None:
         """Write the checkpoint, so that it appears complete or not at all.
@@ -94,7 +92,7 @@ class Checkpoint:
         with replacing(self.folder) as folder:
             folder.mkdir()
             save(folder / MODEL)
-            (folder / STATE).write_text(json.dumps(plain.encode(values)))
+            (folder / STATE).write_text(json.dumps(encode(values)))
             for i, content in enumerate(self.normalizations):
                 # SB3 reads the first file, which belongs to the outermost wrapper.
                 (folder / (f"{NORMALIZATION}_{i:03d}.pkl" if i else f"{NORMALIZATION}.pkl")).write_bytes(content)
@@ -117,7 +115,7 @@ class Checkpoint:
                 f"load({str(self.folder / MODEL)!r}) continues training without that guarantee"
             )
         state.restore_normalizations(env, self.normalizations)
-        model.statistics.agree(env)
+        model.run.statistics.agree(env)
         state.set_random_state(self.random_states[processes.rank])
         state.begin_episodes(model, self.seed, processes.rank)
 
@@ -130,23 +128,30 @@ class Checkpoint:
         state.seed_evaluations(callback, self.seed, self.num_timesteps)
 
 
+@dataclass
 class TrainingRun:
-    """The progress of a model's run, which continues across calls of ``learn`` and ``resume``."""
+    """The progress of a model's run, which continues across calls of ``learn`` and ``resume``.
 
-    def __init__(self) -> None:
-        # The last checkpoint that was written or resumed from, and the steps and updates of the model when it was
-        # resumed.
-        self.last: Checkpoint | None = None
-        self.resumed_at: tuple[int, int] | None = None
-        # The iterations before this call of learn(), and its log interval if it continues to count them.
-        self.iterations = 0
-        self.log_interval: int | None = None
-        # Whether the last call of learn() ended with an error or an interrupt, and whether a callback stopped it in any
-        # of the processes.
-        self.failed = self.stopped = False
-        # Descriptions of the model's arguments when the run began.
-        self.arguments: dict[str, str] | None = None
-        self._collecting = False
+    :param last: the last checkpoint that was written or resumed from
+    :param resumed_at: the steps and updates of the model when it was resumed
+    :param iterations: the iterations before this call of ``learn``
+    :param log_interval: the argument of this call of ``learn``
+    :param failed: whether an error or an interrupt ended the last call of ``learn``
+    :param stopped: whether a callback did, in any of the processes
+    :param collecting: whether a rollout is being collected, or an error has cut it short
+    :param arguments: descriptions of the model's arguments when the run began
+    :param statistics: those of ``VecNormalize`` that the processes have in common
+    """
+
+    last: Checkpoint | None = None
+    resumed_at: tuple[int, int] | None = None
+    iterations: int = 0
+    log_interval: int | None = None
+    failed: bool = False
+    stopped: bool = False
+    collecting: bool = False
+    arguments: dict[str, str] | None = None
+    statistics: Statistics = field(default_factory=Statistics)
 
     def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
@@ -157,26 +162,14 @@ class TrainingRun:
 
         A resumed run continues to count iterations. A run that was stopped during a rollout begins new episodes.
         """
-        self.failed = self.stopped = False
         if self.arguments is None or reset_num_timesteps:
             self.arguments = describe_arguments(model)
-        if self._collecting:
-            # The environments may have taken a step that the model did not see.
-            model._last_obs = None
-            self._collecting = False
+        if self.collecting:
+            model._last_obs = None  # The environments may have taken a step that the model did not see.
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
-        if checkpoint is None:
-            self.iterations, self.log_interval = 0, None
-            return log_interval
-        self.iterations, self.log_interval = checkpoint.iterations, log_interval
+        self.failed = self.stopped = self.collecting = False
+        self.iterations, self.log_interval = checkpoint.iterations if checkpoint else 0, log_interval
         return log_interval and 1  # SB3 counts the iterations of each call from 0, so dump_logs() chooses among all.
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Mark that a rollout is being collected. The mark remains if the rollout is cut short."""
-        self._collecting = True
-        yield
-        self._collecting = False
 
 
 def describe_arguments(model: OnPolicyAlgorithm) -> dict[str, str]:
@@ -351,7 +344,7 @@ class ExactCheckpointCallback(BaseCallback):
         seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
         records = get_records(model.logger)
         # Figures, for example, have no plain form.
-        keys = [key for key, value in model.logger.name_to_value.items() if plain.is_plain(value)]
+        keys = [key for key, value in model.logger.name_to_value.items() if is_plain(value)]
         return Checkpoint(
             folder=self._folder / f"step_{model.num_timesteps:09d}",
             num_timesteps=model.num_timesteps,

@@ -14,14 +14,12 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.processes import find_normalizations
-from sb3_ppo_variants.saving import plain
-from sb3_ppo_variants.saving.plain import Values
+from sb3_ppo_variants.saving.files import is_plain
 
-# Attributes with the results of past episodes; without them a model starts new ones.
-EPISODES = ("ep_info_buffer", "ep_success_buffer")
 # The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
 LSTM_STATES = "_last_lstm_states"
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
@@ -127,7 +125,7 @@ def get_memories(callback: BaseCallback) -> Memories:
         names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
         values = {name: getattr(one, name) for name in [*names, *getattr(one, NAMED_IN, ())]}
         for name, value in values.items():
-            if not plain.is_plain(value):
+            if not is_plain(value):
                 raise ArgumentError(
                     f"{type(one).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot hold: keep "
                     "it in numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"

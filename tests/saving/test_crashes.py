@@ -18,7 +18,7 @@ import torch as th
 
 from helpers import BOX, noise_envs, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
-from sb3_ppo_variants.saving import archive
+from sb3_ppo_variants.saving import files
 
 
 def model_of(number: int) -> Any:
@@ -97,7 +97,7 @@ def test_a_save_that_fails_leaves_the_old_file(
         with pytest.raises(TypeError, match="pickle"):
             new.save(path)
     else:
-        monkeypatch.setattr(archive.os, fails, fail)
+        monkeypatch.setattr(files.os, fails, fail)
         with pytest.raises(OSError, match="No space left"):
             new.save(path)
     assert path.read_bytes() == old
@@ -122,7 +122,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: 
         kind = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
         synced.append((kind, len(list(tmp_path.glob("[!.]*")))))
 
-    monkeypatch.setattr(archive.os, "fsync", note)
+    monkeypatch.setattr(files.os, "fsync", note)
     model_of(1).save(tmp_path / "model.zip")
     # The file is synced under its temporary name, and the folder after the file has been renamed.
     assert synced == [("file", 0), ("folder", 1)]

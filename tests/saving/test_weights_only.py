@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import ACTION_SPACES, BOX, assert_same_policy, assert_same_weights, named, noise_envs, save, small
 from sb3_ppo_variants import PickledValueError, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.saving import plain, register_plain
+from sb3_ppo_variants.saving import files, register_plain
 
 
 def test_what_is_pickled_is_refused_by_name_with_what_to_pass(nothing_is_unpickled: None) -> None:
@@ -139,7 +139,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=named)
 def test_plain_values_come_back(value: Any) -> None:
-    back = plain.decode(json.loads(json.dumps(plain.encode(value))))
+    back = files.decode(json.loads(json.dumps(files.encode(value))))
     assert type(back) is type(value)
     assert np.array_equal(back, value) if isinstance(value, np.ndarray) else back == value
     if isinstance(value, np.ndarray):
@@ -185,7 +185,7 @@ def test_a_dataclass_that_is_registered(monkeypatch: pytest.MonkeyPatch, nothing
         model.dropout = dropout
         return save(model)
 
-    monkeypatch.setattr(plain, "WORDS", plain.WORDS.copy())
+    monkeypatch.setattr(files, "WORDS", files.WORDS.copy())
     register_plain(Dropout)
     file = with_dropout(Dropout(0.1, layers=(1, 2)))
     assert WithDropout.load(file, weights_only=True).dropout == Dropout(0.1, layers=(1, 2))
