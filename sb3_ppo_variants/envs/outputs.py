@@ -327,10 +327,12 @@ class DummySteps:
 
     The results are as independent of the environments as SB3's deep copies, which arrays and an ``info`` of numbers,
     strings, arrays and dicts of these do not need.
+
+    :param each: iterates over the environments and their indices
     """
 
-    def __init__(self, env: DummyVecEnv):
-        self._env = env
+    def __init__(self, env: DummyVecEnv, each: Callable[[], Iterable[tuple[int, gym.Env]]] | None = None):
+        self._env, self._each = env, each or partial(enumerate, env.envs)
         space, arrays = env.observation_space, env.buf_obs
         self._check = OutputCheck(space, env.num_envs)
         self._rows = next(iter(arrays.values())) if None in arrays else PartRows(arrays)
@@ -342,10 +344,6 @@ class DummySteps:
         is_float = isinstance(self._rows, np.ndarray) and self._rows.dtype.kind == "f"
         self._are_finite: Callable[..., bool] = partial(is_finite, self._rows) if is_float else bool  # type: ignore[arg-type]
 
-    def each(self) -> Iterable[tuple[int, gym.Env]]:
-        """Iterate over the environments, with their indices."""
-        return enumerate(self._env.envs)
-
     def advance(self) -> None:
         """Step each environment, and reset it if its episode ended. The results are in the buffers of the env."""
         env, rows, check, actions = self._env, self._rows, self._check, self._env.actions
@@ -353,7 +351,7 @@ class DummySteps:
         # Local variables, because this runs at every step and looking up others takes longer.
         array, dtype, length, number = np.ndarray, self._dtype, self._length, self._number
         low, high, numbers = -LARGEST, LARGEST, NUMBERS
-        for i, single in self.each():
+        for i, single in self._each():
             try:
                 returned = single.step(actions[i])
             except Exception as error:
@@ -408,7 +406,7 @@ class DummySteps:
     def reset(self) -> VecEnvObs:
         """Reset each environment."""
         env, check = self._env, self._check
-        for i, single in self.each():
+        for i, single in self._each():
             options = {"options": env._options[i]} if env._options[i] else {}
             self._rows[i], env.reset_infos[i] = check.reset(single.reset(seed=env._seeds[i], **options), i)
         env._reset_seeds()

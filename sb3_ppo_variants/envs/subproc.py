@@ -1,51 +1,52 @@
-"""A version of SB3's ``SubprocVecEnv`` with several environments per worker that does not wait forever for workers."""
+"""A version of SB3's ``SubprocVecEnv`` with several environments per worker that does not wait forever for workers.
 
+This process sends a ``Worker`` calls of the methods of its ``WorkerEnvs``. Each call has one answer.
+"""
+
+import mmap
 import multiprocessing as mp
 import os
+import pickle
 import select
+import signal
+import socket
 import sys
+import threading
 import time
-import warnings
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from ctypes import c_int
+from functools import partial
 from itertools import chain, pairwise, repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import ForkingPickler, send_handle
-from typing import Any, NoReturn
+from tempfile import TemporaryFile
+from typing import Any, NoReturn, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from sb3_ppo_variants.arguments import COUNT, POSITIVE
-from sb3_ppo_variants.envs.in_worker import (
-    NO_INFO,
-    STEP_MESSAGE,
-    Failure,
-    RowType,
-    Stepped,
-    open_memory,
-    rows_in,
-    shared_type,
-    work,
-)
-from sb3_ppo_variants.errors import ArgumentError, WorkerError, refuse
+from sb3_ppo_variants.envs.outputs import DummySteps, Info
+from sb3_ppo_variants.errors import ArgumentError, GuardError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
+from sb3_ppo_variants.layout import Actions, AnySpace
 
 # Environments may need time to write files before they close. Workers that are still running after SECONDS_TO_CLOSE are
 # terminated, and those still running SECONDS_TO_END later are killed.
 SECONDS_TO_CLOSE = 3.0
 SECONDS_TO_END = 0.5
-# How long to wait for a process to end after its pipe has closed.
-SECONDS_AFTER_CLOSING = 1.0
-
-# The system takes milliseconds as a signed 32-bit integer.
-LONGEST_WAIT = 2e6
+# The messages of most steps, without infos and resets. Pickling takes longer than sending.
+STEP, STEPPED = pickle.dumps(("advance", (), {})), pickle.dumps((None, None))
+# The info of a step in an environment that tells nothing.
+NO_INFO: Info = {"TimeLimit.truncated": False}
+# A file descriptor, in what multiprocessing hands on to processes. On Windows, it is a name.
+Memory: TypeAlias = Connection
 _CORES: ContextVar[int | None] = ContextVar("cores", default=None)
 
 
@@ -69,8 +70,8 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     """A ``SubprocVecEnv`` with several environments per worker that reports which one failed, and why.
 
     A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
-    results are those of a ``DummyVecEnv``. Actions, observations, rewards and dones are in memory that the processes
-    share, except on Windows and with actions that have no fixed shape; infos are sent.
+    results are those of a ``DummyVecEnv``. Observations, rewards, dones and actions of a fixed shape are in memory that
+    the processes share; infos and other actions are sent.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     the index of the environment at work and any traceback, and a ``GuardError`` if an environment returns something
@@ -109,37 +110,22 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if start_method is not None and start_method not in methods:
             refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
         self.closed = False
-        self._shared: list[np.ndarray] | None = None
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
         n_envs, n_started = len(env_fns), min(len(env_fns), n_workers or count_cores())
         # Whole numbers whose differences are as equal as possible.
         bounds = [n_envs * i // n_started for i in range(n_started + 1)]
+        memory = open_memory()
         try:
             for first, end in pairwise(bounds):
-                self.remotes.append(Worker(context, env_fns[first:end], first, timeout))
-            for worker in self.remotes:
-                worker.send("describe")
-            spaces, *_ = [worker.recv() for worker in self.remotes]
+                self.remotes.append(Worker(context, env_fns[first:end], first, timeout, memory))
+            spaces, *_ = self._ask_all("describe")
             VecEnv.__init__(self, n_envs, *spaces)
-            self._keys, *_ = obs_space_info(self.observation_space)
-            dtype = shared_type(*spaces)
-            if dtype is not None and sys.platform != "win32":
-                self._shared = self._share(dtype)
+            self._ask_all("share", spaces, n_envs)
+            self._shared = Shared(memory, spaces, n_envs)
         except BaseException:
             self.close()
             raise
-
-    def _share(self, dtype: RowType) -> list[np.ndarray]:
-        memory = open_memory(self.num_envs * dtype.itemsize)
-        try:
-            for worker in self.remotes:
-                worker.send("share", dtype, self.num_envs)
-                send_handle(worker.pipe, memory, worker.process.pid)
-                worker.recv()
-            return rows_in(memory, dtype, self.num_envs)
-        finally:
-            os.close(memory)
 
     def step_async(self, actions: np.ndarray) -> None:
         """Send each worker the actions of its environments.
@@ -148,50 +134,43 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         """
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
+        shared = self._shared.actions
+        is_usual = isinstance(actions, np.ndarray) and actions.dtype == shared.dtype and actions.shape == shared.shape
         # A worker whose last answer was dropped may still be reading the actions of that step.
-        own = None if self._shared is None or any(worker.owes for worker in self.remotes) else self._shared[0]
-        given = (actions.shape, actions.dtype) if isinstance(actions, np.ndarray) else None
-        if own is not None and given == (own.shape, own.dtype):
-            own[...] = actions
+        if is_usual and not any(worker.owes for worker in self.remotes):
+            shared[...] = actions
             for worker in self.remotes:
-                worker.send_bytes(STEP_MESSAGE)
+                worker.send_bytes(STEP)
         else:
             for worker in self.remotes:
                 worker.send("advance", actions[worker.rows])
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for all workers, and join what they answered."""
-        answers: list[Stepped | None] = [worker.recv() for worker in self.remotes]
+        """Wait for all workers, and copy their results."""
+        answers = [worker.recv() for worker in self.remotes]
         infos = [NO_INFO.copy() for _ in range(self.num_envs)]
-        for answer in filter(None, answers):
-            for i, info in answer.infos.items():
+        for others, begun in filter(None, answers):
+            for i, info in others.items():
                 infos[i] = info
-            for i, info in answer.begun.items():
+            for i, info in begun.items():
                 self.reset_infos[i] = info
-        if self._shared is not None:
-            rewards, dones, *parts = [rows.copy() for rows in self._shared[1:]]
-        else:
-            rewards, dones, *parts = _join([answer.results for answer in answers if answer and answer.results])
-        return self._observations(parts), rewards, dones, infos
+        return self._observations(), self._shared.rewards.copy(), self._shared.dones.copy(), infos
 
     def reset(self) -> VecEnvObs:
         """Reset all environments, with the seeds and options that were set since the last reset."""
         for worker in self.remotes:
             worker.send("begin", self._seeds[worker.rows], self._options[worker.rows])
-        observations, infos = zip(*[worker.recv() for worker in self.remotes], strict=True)
-        self.reset_infos = [*chain.from_iterable(infos)]
+        self.reset_infos = [*chain.from_iterable([worker.recv() for worker in self.remotes])]
         self._reset_seeds()
         self._reset_options()
-        return self._observations(_join(observations))
+        return self._observations()
 
-    def _observations(self, parts: Sequence[np.ndarray]) -> VecEnvObs:
-        return dict_to_obs(self.observation_space, dict(zip(self._keys, parts, strict=True)))
+    def _observations(self) -> VecEnvObs:
+        parts = {key: part.copy() for key, part in self._shared.parts.items()}
+        return dict_to_obs(self.observation_space, parts)
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """Get a picture of each environment, or ``None`` and a warning without ``render_mode="rgb_array"``."""
-        if self.render_mode != "rgb_array":
-            warnings.warn(f"render_mode={self.render_mode!r} must be 'rgb_array' for images")
-            return [None] * self.num_envs
+        """Get a picture of each environment, or ``None`` without ``render_mode="rgb_array"``."""
         return self.env_method("render")
 
     def has_attr(self, attr_name: str) -> bool:
@@ -202,7 +181,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         """Get an attribute of some of the environments."""
         return self._ask("get_attr", indices, attr_name)
 
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """Set an attribute of some of the environments."""
         self._ask("set_attr", indices, attr_name, value)
 
@@ -215,6 +194,12 @@ class SafeSubprocVecEnv(SubprocVecEnv):
     def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
         """Check which of the environments are wrapped with the class."""
         return self._ask("env_is_wrapped", indices, wrapper_class)
+
+    def _ask_all(self, method: str, *args: object) -> list[Any]:
+        """Call a method of all workers."""
+        for worker in self.remotes:
+            worker.send(method, *args)
+        return [worker.recv() for worker in self.remotes]
 
     def _ask(self, method: str, indices: VecEnvIndices, *args: object, **kwargs: object) -> list[Any]:
         """Call a method of the workers that have environments among the indices; return the answers in their order."""
@@ -229,23 +214,24 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         return [answers[i] for i in targets]
 
     def close(self) -> None:
-        """Ask the workers to exit, then terminate or kill those that do not."""
+        """Let the workers exit, and terminate or kill those that do not."""
         if self.closed:
             return
         self.closed = True
-        deadline = time.monotonic() + SECONDS_TO_CLOSE
         for worker in self.remotes:
-            worker.ask_to_end()
-        for worker in self.remotes:
-            worker.join(deadline)
-        for end in ("terminate", "kill"):
-            deadline = time.monotonic() + SECONDS_TO_END
-            for process in [process for process in self.processes if process.is_alive()]:
-                getattr(process, end)()
-            for process in self.processes:
-                process.join(max(0.0, deadline - time.monotonic()))
-        for worker in self.remotes:
-            worker.pipe.close()
+            worker.hang_up()
+        for process in self._running(SECONDS_TO_CLOSE):
+            process.terminate()
+        for process in self._running(SECONDS_TO_END):
+            process.kill()
+        self._running(SECONDS_TO_END)
+
+    def _running(self, seconds: float) -> list[BaseProcess]:
+        """Wait until all workers have exited, for at most so many seconds, and return those that have not."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process for process in self.processes if process.is_alive()]
 
     @property
     def processes(self) -> list[BaseProcess]:  # type: ignore[override]
@@ -258,45 +244,49 @@ class Worker:
 
     Each command has one answer. An answer that was not received, because of an interrupt, an error or the timeout, is
     dropped before the next command is sent. During training, a Ctrl-C waits until a message is complete; if one is cut
-    off nevertheless, for example by a second Ctrl-C, nothing more is sent.
+    off in the middle, the worker can no longer be used, because nothing after it could be read.
+
+    :param first: index of the first of its environments
     """
 
-    def __init__(self, context: Any, env_fns: Sequence[Callable[[], gym.Env]], first: int, timeout: float | None):
+    def __init__(
+        self, context: Any, env_fns: list[Callable[[], gym.Env]], first: int, timeout: float | None, memory: Memory
+    ):
         self.rows = slice(first, first + len(env_fns))
         """Which environments are its own."""
         self.owes = False
         """Whether an answer is outstanding."""
         self._timeout = timeout
-        self._is_cut = False
+        # The system takes a signed 32-bit integer.
+        self._milliseconds = None if timeout is None else int(min(1000 * timeout, 2e9))
         self._current: c_int = context.RawValue(c_int, first)
         self.pipe, child = context.Pipe()
-        functions = [*map(CloudpickleWrapper, env_fns)]
-        arguments = (child, self.pipe, functions, first, self._current)
+        arguments = (child, self.pipe, [*map(CloudpickleWrapper, env_fns)], first, self._current, memory)
         self.process = context.Process(target=work, args=arguments, daemon=True)
         self.process.start()
         # Close it now, or the next process would inherit it and keep it open.
         child.close()
-        self._wait = waits_for(self.pipe, self.process)
+        if hasattr(select, "poll"):
+            # Register once, because multiprocessing creates a new poll object for each call.
+            self._poll = select.poll()
+            for watched in (self.pipe, self.process.sentinel):
+                self._poll.register(watched, select.POLLIN)
 
     def send(self, method: str, *args: object, **kwargs: object) -> None:
         """Call a method of :class:`WorkerEnvs`; see :meth:`send_bytes`."""
-        self.send_bytes(ForkingPickler.dumps((method, args, kwargs)))
+        self.send_bytes(pickle.dumps((method, args, kwargs)))
 
-    def send_bytes(self, message: bytes | memoryview) -> None:
+    def send_bytes(self, message: bytes) -> None:
         """Send a call that has already been pickled.
 
         :raises WorkerError: if the worker has ended or was closed, or its pipe has become unusable
         """
-        if self.pipe.closed:
-            self._fail("has ended, because close() was called: make a new vectorised environment")
         if self.owes:
             self.recv()  # A worker that is blocked while sending does not read commands.
-        self._check_whole()
-        with HELD:
-            self.owes = self._is_cut = True
-            with suppress(ConnectionError):  # recv() then raises the error that the worker sent, or says how it ended.
-                self.pipe.send_bytes(message)
-            self._is_cut = False
+        self._check_open()
+        self.owes = True
+        with suppress(ConnectionError):  # recv() then raises the error that the worker sent, or says how it ended.
+            self._whole(self.pipe.send_bytes, message)
 
     def recv(self) -> Any:
         """Receive the answer to the last command.
@@ -304,85 +294,211 @@ class Worker:
         :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
         :raises GuardError: if the environment returned something with the wrong type, shape or range
         """
+        self._check_open()
         if not self.owes:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
-        self._check_whole()
         try:
-            if not self._wait(self._timeout):
+            if not self._has_answered():
                 hint = "the first answer takes the time to import modules and create environments too"
                 self._fail(f"did not answer within {self._timeout:g} seconds; {hint}")
-            with HELD:
-                self._is_cut = True
-                message = self.pipe.recv_bytes()
-                self.owes = self._is_cut = False
+            message = self._whole(self.pipe.recv_bytes)
         except (EOFError, ConnectionError) as error:
-            self._is_cut = False
-            raise WorkerError(self._current.value, how_it_ended(self.process)) from error
-        answer = ForkingPickler.loads(message)
-        if isinstance(answer, Failure):
-            failure = WorkerError(self._current.value, f"raised an error:\n{answer.traceback}")
-            if answer.wrong_output is None:
-                raise failure
-            raise answer.wrong_output from failure
+            raise WorkerError(self._current.value, self._how_it_ended()) from error
+        failure, answer = pickle.loads(message)
+        if failure is not None:
+            raise failure
         return answer
 
-    def _check_whole(self) -> None:
-        if self._is_cut:
-            self._fail("was cut off in the middle of a message: close its vectorised environment and make a new one")
+    def _has_answered(self) -> bool:
+        """Wait for an answer, and return whether there is one.
+
+        :raises EOFError: if the process ends without having sent anything: other processes may keep the pipe open
+        """
+        if not hasattr(select, "poll"):
+            return bool(self.pipe.poll(self._timeout))
+        ready = self._poll.poll(self._milliseconds)
+        if [number for number, _ in ready] == [self.process.sentinel]:
+            raise EOFError
+        return bool(ready)
+
+    def _whole(self, exchange: Callable[..., Any], *message: bytes) -> Any:
+        """Send or receive a message, and close the pipe if that is interrupted."""
+        with HELD:
+            try:
+                received = exchange(*message)
+                self.owes = received is None
+                return received
+            except (EOFError, ConnectionError):
+                raise
+            except BaseException:
+                self.pipe.close()
+                raise
+
+    def _how_it_ended(self) -> str:
+        self.process.join(SECONDS_TO_CLOSE)
+        code = self.process.exitcode
+        if code is None:
+            return "closed its pipe"
+        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    def _check_open(self) -> None:
+        if self.pipe.closed:
+            why = "close() was called, or a message was cut off in the middle"
+            self._fail(f"has ended, because {why}: make a new vectorised environment")
 
     def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self._current.value, problem)
 
-    def ask_to_end(self) -> None:
-        """Ask the worker to exit."""
-        with suppress(OSError):
-            if self._is_cut:
-                self.pipe.close()
-            else:
-                self.pipe.send(("close", (), {}))
-
-    def join(self, deadline: float) -> None:
-        """Wait for the worker to exit.
-
-        :param deadline: when to stop waiting, on the clock of ``time.monotonic``
-        """
-        with suppress(EOFError, OSError):
-            # The worker would block if an answer that nobody reads filled the pipe.
-            if self.owes and self._wait(max(0.0, deadline - time.monotonic())):
-                self.pipe.recv_bytes()
-        self.process.join(max(0.0, deadline - time.monotonic()))
+    def hang_up(self) -> None:
+        """Let the worker close its environments and exit, when it next sends or waits for a message."""
+        if sys.platform != "win32" and not self.pipe.closed:
+            # Other processes may have inherited the pipe, and would keep it open.
+            with socket.socket(fileno=os.dup(self.pipe.fileno())) as own, suppress(OSError):
+                own.shutdown(socket.SHUT_RDWR)
+        self.pipe.close()
 
 
-def _join(of_workers: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-    return [np.concatenate(arrays) for arrays in zip(*of_workers, strict=True)]
+def open_memory() -> Memory:
+    """Open memory of no size yet, which is freed with the last process that uses it, however that ends."""
+    if sys.platform == "win32":
+        return os.urandom(16).hex()
+    if hasattr(os, "memfd_create"):  # Unlike /dev/shm, this is not small in containers.
+        return Connection(os.memfd_create(__name__))
+    with TemporaryFile() as file:
+        return Connection(os.dup(file.fileno()))
 
 
-def waits_for(pipe: Connection, process: BaseProcess) -> Callable[[float | None], bool]:
-    """Make a function that waits for an answer of a worker, with an optional limit in seconds.
+class Shared:
+    """What environments share: rewards, whether episodes have ended, the parts of observations, and actions.
 
-    The function returns whether there is an answer. It raises an ``EOFError`` if the process ends without having sent
-    anything: other workers may keep the pipe open.
+    Actions that have no fixed shape and type are not shared.
     """
-    if not hasattr(select, "poll"):
-        return pipe.poll
-    # Register once, because multiprocessing creates a new poll object for each call.
-    poll, number = select.poll(), pipe.fileno()
-    poll.register(number, select.POLLIN)
-    poll.register(process.sentinel, select.POLLIN)
 
-    def has_answered(seconds: float | None) -> bool:
-        ready = poll.poll(None if seconds is None else int(1000 * min(seconds, LONGEST_WAIT)))
-        if len(ready) == 1 and ready[0][0] != number:
-            raise EOFError
-        return bool(ready)
+    def __init__(self, memory: Memory, spaces: tuple[AnySpace, AnySpace], n_envs: int, own: slice = slice(None)):
+        of_observations, of_actions = spaces
+        keys, shapes, dtypes = obs_space_info(of_observations)
+        fields = [("reward", np.float32, ()), ("done", bool, ()), *((f"part {k}", dtypes[k], shapes[k]) for k in keys)]
+        if of_actions.shape is not None and of_actions.dtype is not None:
+            fields.append(("action", of_actions.dtype, of_actions.shape))
+        dtype = np.dtype(fields, align=True)
+        size = n_envs * dtype.itemsize
+        if sys.platform == "win32":
+            buffer = mmap.mmap(-1, size, tagname=memory)
+        else:
+            os.ftruncate(memory.fileno(), size)
+            buffer = mmap.mmap(memory.fileno(), size)
+        rows: np.ndarray = np.ndarray(n_envs, dtype, buffer)[own]
+        self.rewards, self.dones = rows["reward"], rows["done"]
+        self.parts = {key: rows[f"part {key}"] for key in keys}
+        self.actions = rows["action"] if len(fields) > len(keys) + 2 else np.empty(0)
 
-    return has_answered
+
+class WorkerEnvs(DummyVecEnv):
+    """The environments of a worker, one after the other, with checks of what they return.
+
+    A worker answers calls of the methods below, and of those of ``DummyVecEnv`` that ask single environments.
+
+    :param first: index of the first one
+    :param current: index of the environment at work, in memory that the parent process reads when the worker fails
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env]], first: int, current: c_int, memory: Memory):
+        self.first, self._current, self._memory = first, current, memory
+        super().__init__([partial(self._make, i, env_fn) for i, env_fn in enumerate(env_fns)])
+
+    def _make(self, i: int, env_fn: Callable[[], gym.Env]) -> gym.Env:
+        self._current.value = self.first + i
+        return env_fn()
+
+    def _get_target_envs(self, indices: VecEnvIndices) -> Any:
+        for i in self._get_indices(indices):
+            self._current.value = self.first + i
+            yield self.envs[i]
+
+    def describe(self) -> tuple[AnySpace, AnySpace]:
+        """Return the spaces of observations and actions."""
+        return self.observation_space, self.action_space
+
+    def share(self, spaces: tuple[AnySpace, AnySpace], n_envs: int) -> None:
+        """Write the results of resets and steps to shared memory, and read actions from it."""
+        shared = Shared(self._memory, spaces, n_envs, slice(self.first, self.first + self.num_envs))
+        self.buf_rews, self.buf_dones, self._shared_actions = shared.rewards, shared.dones, shared.actions
+        self.buf_obs.update(shared.parts)
+        self._steps = DummySteps(self, lambda: enumerate(self._get_target_envs(None)))
+
+    def advance(self, actions: Actions = None) -> tuple[dict[int, Info], dict[int, Info]] | None:
+        """Step each environment, and reset it if its episode ended.
+
+        :param actions: the actions, if they are not in shared memory
+        :return: the infos that are not :data:`NO_INFO` and those of resets, by index; ``None`` if there are none
+        """
+        self.actions = self._shared_actions.copy() if actions is None else actions  # The environments may keep them.
+        self._steps.advance()
+        infos = {i: info for i, info in enumerate(self.buf_infos, self.first) if info != NO_INFO}
+        begun = {self.first + i: self.reset_infos[i] for i in np.flatnonzero(self.buf_dones).tolist()}
+        return (infos, begun) if infos or begun else None
+
+    def begin(self, seeds: Sequence[int | None], options: Sequence[Info]) -> list[Info]:
+        """Reset each environment, and return the infos."""
+        self._seeds, self._options = [*seeds], [*options]
+        self._steps.reset()
+        return self.reset_infos
 
 
-def how_it_ended(process: BaseProcess) -> str:
-    """Say how a process has ended that has closed its pipe."""
-    process.join(SECONDS_AFTER_CLOSING)
-    code = process.exitcode
-    if code is None:
-        return "closed its pipe"
-    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+def work(
+    child: Connection,
+    parent: Connection,
+    env_fns: Sequence[CloudpickleWrapper],
+    first: int,
+    current: c_int,
+    memory: Memory,
+) -> None:
+    """Answer calls until the parent hangs up, and report errors."""
+    parent.close()
+    _end_with_parent()
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        # Do not interrupt the parent when it wakes this process up, because it still has to wake others.
+        with suppress(OSError):  # A sandbox may forbid it.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        envs = WorkerEnvs([env_fn.var for env_fn in env_fns], first, current, memory)
+        _answer_all(child, envs)
+        envs.close()
+    except BaseException:
+        with suppress(OSError):  # The parent may have hung up.
+            child.send((WorkerError(current.value, f"raised an error:\n{traceback.format_exc()}"), None))
+        sys.exit(1)
+
+
+def _answer_all(child: Connection, envs: WorkerEnvs) -> None:
+    while True:
+        try:
+            method, args, kwargs = child.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = getattr(envs, method)(*args, **kwargs)
+            message = STEPPED if answer is None else pickle.dumps((None, answer))
+        except GuardError as error:
+            error.env_index = envs.first + (error.env_index or 0)
+            message = pickle.dumps((error, None))
+        with suppress(OSError):
+            child.send_bytes(message)
+
+
+def _end_with_parent() -> None:
+    """Exit when the parent process ends, even if the environment hangs."""
+    parent = mp.parent_process()
+    assert parent is not None
+    if sys.platform == "linux":
+        import fcntl
+
+        # A thread could not run while C code holds the interpreter's lock. The sentinel is a pipe that the parent's end
+        # closes, at which Linux then sends SIGKILL.
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    else:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
