@@ -107,7 +107,7 @@ template <class T, class Distribution> class Worker {
 
     void measure(Sums& sums) const {
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
-            sums.kl += policy.evaluation.kl[s];
+            sums.of[KL] += policy.evaluation.kl[s];
             sums.add(policy.log_ratio[s], ::exp(static_cast<double>(policy.log_ratio[s])), policy.evaluation.entropy[s], terms);
         }
     }
@@ -137,8 +137,8 @@ template <class T, class Distribution> class Worker {
             d_kl[s] = term.d_kl / count;
             d_reverse_kl[s] = term.d_reverse_kl / count;
             d_entropy[s] = of_entropy;
-            sums.kl += all.kl[s];
-            sums.policy_loss += term.loss;
+            sums.of[KL] += all.kl[s];
+            sums.of[POLICY_LOSS] += term.loss;
             sums.add(log_ratio, ratio, all.entropy[s], terms);
         }
         return {d_log_ratio, of_entropy != 0 ? d_entropy : nullptr, rollout.old ? d_kl : nullptr,
@@ -155,9 +155,8 @@ template <class T, class Distribution> class Worker {
                 continue;
             }
             const int64_t row = indices[i];
-            const Sloped<T> value =
-                value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
-            sums.value_loss += value.loss;
+            const Sloped<T> value = value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
+            sums.of[VALUE_LOSS] += value.loss;
             d_values[i] = weight * (value.slope / count);
         }
         policy.clear_padding(d_values, 1, policy.inputs);
