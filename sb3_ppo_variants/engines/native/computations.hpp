@@ -38,8 +38,9 @@ int64_t compute(const Networks<T>& networks, void* memory, Run run, Arguments&..
 
 template <class T>
 int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms,
-                const OwnLosses<T>& own, Pass& pass, Adam<T>& adam, void* memory) {
-    return compute<Descent>(networks, memory, [](auto& descent) { descent.run(); }, rollout, terms, own, pass, adam);
+                const OwnLosses<T>& own, Proximal<T>& proximal, Pass& pass, Adam<T>& adam, void* memory) {
+    const auto run = [](auto& descent) { descent.run(); };
+    return compute<Descent>(networks, memory, run, rollout, terms, own, proximal, pass, adam);
 }
 
 template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {

@@ -16,8 +16,9 @@ inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1)
 template <class T, class Distribution> class Descent {
   public:
     Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
-            Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), is_alone(pass.threads == 1),
+            Proximal<T>& proximal, Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), own(own), proximal(proximal), pass(pass), adam(adam),
+          is_alone(pass.threads == 1),
           most_blocks(is_alone ? 1 : least(2 * pass.threads, parts_of(pass.batch_size, pass.block_rows))),
           ranges(parts_of(adam.size, pass.range_size)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)),
@@ -25,9 +26,9 @@ template <class T, class Distribution> class Descent {
           sums_of(memory.take<Sums>(2 * most_blocks)), workers(memory.take<Computing>(pass.threads)) {
         for (int64_t i = 0; i < pass.threads; ++i) {
             if (memory.base)
-                new (workers + i) Computing(networks, rollout, terms, own, memory);
+                new (workers + i) Computing(networks, rollout, terms, own, proximal, memory);
             else
-                Computing(networks, rollout, terms, own, memory);
+                Computing(networks, rollout, terms, own, proximal, memory);
         }
     }
 
@@ -44,6 +45,7 @@ template <class T, class Distribution> class Descent {
     const Rollout<T>& rollout;
     const Terms& terms;
     const OwnLosses<T>& own;
+    Proximal<T>& proximal;
     Pass& pass;
     Adam<T>& adam;
     bool is_alone;
@@ -100,7 +102,19 @@ template <class T, class Distribution> class Descent {
         if (!(pass.norm < INFINITY)) return false;
         const Step<T> step(adam, pass.norm);
         in_ranges([&](int64_t, int64_t first, int64_t end) { step.take(first, end); });
+        if (proximal.average) follow();
         return true;
+    }
+
+    // Adds the parameters to the average, after the earlier ones have decayed.
+    void follow() {
+        const double before = proximal.decay * proximal.total_weight;
+        const T kept = static_cast<T>(before / (before + 1)), weight = static_cast<T>(1 / (before + 1));
+        proximal.total_weight = before + 1;
+        in_ranges([&](int64_t, int64_t first, int64_t end) {
+            T* __restrict average = proximal.average;
+            for (int64_t i = first; i < end; ++i) average[i] = kept * average[i] + weight * adam.parameters[i];
+        });
     }
 
     // Returns whether the losses could be evaluated.

@@ -43,11 +43,12 @@ template <class T> void normalize(T* advantages, int64_t count) {
 struct Sums {
     double of[MEASURED] = {};
 
-    // Adds what is measured in one state besides the losses.
-    void add(double log_ratio, double ratio, double entropy, const Terms& terms) {
+    // Adds what is measured in one state besides the losses. `moved` is the ratio to the policy of the rollout, and `ratio`
+    // that of the objective, which is another one with an EWMA.
+    void add(double log_moved, double moved, double ratio, double entropy, const Terms& terms) {
         of[ENTROPY_LOSS] -= entropy;
-        of[APPROX_KL] += ratio - 1 - log_ratio;
-        of[RATIO_DEVIATION] += ::fabs(ratio - 1);
+        of[APPROX_KL] += moved - 1 - log_moved;
+        of[RATIO_DEVIATION] += ::fabs(moved - 1);
         of[CLIP_FRACTION] += ::fabs(ratio - 1) > terms.clip_range;
     }
 
