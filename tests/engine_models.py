@@ -139,6 +139,9 @@ def assert_same_update(model: Any) -> None:
     assert ours["state"].keys() == theirs["state"].keys()
     for index, wanted in theirs["state"].items():
         th.testing.assert_close(ours["state"][index], wanted, rtol=1e-5, atol=1e-9)
+    if model.proximal_policy is not None:
+        both = (m.proximal_policy.state_dict() for m in (fast, reference))
+        th.testing.assert_close(*both, rtol=1e-5, atol=1e-9)
     logged, fast_logged = reference.logger.name_to_value, fast.logger.name_to_value
     assert fast_logged.keys() == logged.keys()
     for key, value in logged.items():

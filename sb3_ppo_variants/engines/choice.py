@@ -20,6 +20,8 @@ from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
 from sb3_ppo_variants.engines.sequences import RELIED_ON, FusedUpdate, SequenceUpdate, require_lstms, view_sequences
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import KLAdaptive
+from sb3_ppo_variants.objectives import has_term
+from sb3_ppo_variants.objectives.ewma import within
 from sb3_ppo_variants.update import Update, UpdatePlan
 
 
@@ -72,6 +74,11 @@ class Native(Reference):
         recognised.require_plain(plan.modules)
         recognised.require_no_hooks(plan)
         recognised.require_parameters(plan)
+        if plan.proximal is not None:
+            objective = within(plan.objective)
+            is_known = has_term(objective) and not objective.numbers_per_sample
+            require(is_known, f"an EWMA is around {type(objective).__name__}")
+            require(not plan.needs_kl, "an EWMA is combined with a KL of each minibatch")
         first, *_ = parameters = plan.parameters.values()
         require(first.dtype in (float32, float64), f"the native library does not compute in {first.dtype}")
         require(all(map(Tensor.is_contiguous, parameters)), "some parameters are not contiguous in memory")
@@ -104,6 +111,7 @@ class Images(Reference):
         recognised.require_library()
         recognised.require_written_out(plan)
         recognised.require_plain(plan.modules)
+        require(plan.proximal is None, "an EWMA compares with another policy than that of the rollout")
         FirstLayers(plan.kind.policy)
         recognised.require_parameters(plan)
         recognised.require_optimizers(plan)

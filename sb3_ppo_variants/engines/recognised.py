@@ -65,7 +65,6 @@ def require_written_out(plan: UpdatePlan) -> None:
     is_known = type(plan.kind) is PolicyKind or plan.kind.takes_masks
     require(is_known, f"the policy is of the kind {type(plan.kind).__name__}")
     require_classes(plan, WRITTEN_OUT)
-    require(plan.proximal is None, "an EWMA compares with another policy than that of the rollout")
 
 
 def require_plain(modules: Iterable[nn.Module]) -> None:

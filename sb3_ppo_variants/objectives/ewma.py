@@ -82,6 +82,11 @@ class EWMA(Objective):
         return replace(self, objective=self.objective.after_update(kl))
 
 
+def within(objective: Objective) -> Objective:
+    """Return the objective that an EWMA is around, or else the objective itself."""
+    return objective.objective if type(objective) is EWMA else objective
+
+
 class ProximalPolicy(nn.Module):
     """The average of a policy's parameters after each gradient step. Those of earlier steps decay.
 

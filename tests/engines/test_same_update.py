@@ -22,7 +22,7 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.engines.choice import choose
-from sb3_ppo_variants.objectives import Clipped, DualClip
+from sb3_ppo_variants.objectives import EWMA, Clipped, DualClip
 
 pytestmark = pytest.mark.usefixtures("natively")
 Double = Callable[[Any], None]
@@ -63,6 +63,15 @@ def test_objectives_in_python_on_large_minibatches(own: str, double_precision: D
     model = collected(PPOCustom, BOX, **arguments, normalize_advantage="rollout")
     model.batch_size = 250  # The library computes 128 states at a time.
     double_precision(model)
+    assert_same_update(model)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", MODELS)
+def test_moving_averages(name: str, double_precision: Double) -> None:
+    model = model_of(PPOCustom, name, objective=EWMA(Clipped(0.2), 0.9), ent_coef=0.02)
+    double_precision(model)
+    model.proximal_policy.double()
     assert_same_update(model)
 
 

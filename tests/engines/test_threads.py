@@ -21,7 +21,7 @@ from sb3_ppo_variants import (
 )
 from sb3_ppo_variants.engines.native import update as native_update
 from sb3_ppo_variants.engines.native.update import divide_work
-from sb3_ppo_variants.objectives import KLHinge
+from sb3_ppo_variants.objectives import EWMA, Clipped, KLHinge
 
 THREADS = (1, 2, 3, 4, 7)
 SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -33,6 +33,7 @@ SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "the mean KL of a minibatch": (PPOCustom, {"objective": KLHinge(0.01, kl_coef=2.0)}),
     "an objective in Python": (PPOCustom, {"objective": OWN["of states"]}),
     "parameters in Python": (PPOCustom, {"objective": OWN["of parameters"]}),
+    "an EWMA": (PPOCustom, {"objective": EWMA(Clipped(0.2))}),
     "gSDE": (PPOFixedKL, {"use_sde": True, "policy_kwargs": SDE["plain"]}),
     "gSDE with one deviation": (PPOFixedKL, {"use_sde": True, "policy_kwargs": SDE["one deviation"]}),
 }

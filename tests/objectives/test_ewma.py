@@ -1,18 +1,21 @@
 """PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch as th
+from engine_models import OWN, assert_same_update
 from masked_envs import MULTI, masked_envs
 from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from helpers import ACTION_SPACES, BOX, collect, flat_weights, noise_envs, save, small, update
+from helpers import ACTION_SPACES, BOX, IMAGE, VECTOR, collect, flat_weights, noise_envs, save, small, update
 from sb3_ppo_variants import (
     ArgumentError,
+    ExactKL,
     NonFiniteError,
     PPOClip,
     PPOCustom,
@@ -20,12 +23,19 @@ from sb3_ppo_variants import (
     SeparateUpdates,
 )
 from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.losses import SquaredError
 from sb3_ppo_variants.objectives import (
+    CISPO,
+    DPO,
     EWMA,
     SPO,
+    TRGPPO,
     AdaptiveKL,
+    ClipHigher,
     Clipped,
+    DualClip,
     KLPenalized,
+    Rollback,
 )
 
 DECAY = 0.6
@@ -125,9 +135,53 @@ def test_an_average_begins_with_the_loaded_weights_if_the_file_has_none() -> Non
     assert th.equal(average_in_training(other), flat_weights(clipped))
 
 
-def test_pytorch_computes_it() -> None:
-    model = make(EWMA(Clipped(0.2)))
-    assert choose(model._plan(), "auto").why == "an EWMA compares with another policy than that of the rollout"
+class OwnError(SquaredError):
+    """A value loss that Python computes."""
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("within", "arguments"),
+    [
+        *((objective, {}) for objective in (SPO(0.2), DPO(), CISPO(), ClipHigher(), DualClip(), Rollback())),
+        (Clipped(0.2), {"updates": SeparateUpdates(policy_epochs=3, value_epochs=2)}),
+        (Clipped(0.2), {"target_kl": 0.001, "n_epochs": 8}),
+        (Clipped(0.2), {"stop": RatioDeviation(0.03), "n_epochs": 8}),
+        (Clipped(0.1), {"batch_size": 150, "n_steps": 75, "normalize_advantage": "rollout"}),
+        (Clipped(0.1), {"value_loss": OwnError()}),
+    ],
+    ids=str,
+)
+def test_the_native_library_does_the_same(
+    within: Any, arguments: dict[str, Any], double_precision: Callable[[Any], None]
+) -> None:
+    model = collect(make(EWMA(within, DECAY), fast=False, **{"n_epochs": 6, **arguments}))
+    double_precision(model)
+    model.proximal_policy.double()
+    assert_same_update(model)
+    assert update(model, True).proximal_policy.total_weight > 1
+
+
+KL = "an EWMA is combined with a KL of each minibatch"
+
+
+@pytest.mark.usefixtures("natively")
+@pytest.mark.parametrize(
+    ("within", "arguments", "why"),
+    [
+        (KLPenalized(kl_coef=3.0), {}, KL),
+        (Clipped(0.2), {"stop": ExactKL(0.1)}, KL),
+        (TRGPPO(), {}, "an EWMA is around TRGPPO"),
+        (OWN["of states"], {}, "an EWMA is around OfStates"),
+        (Clipped(0.2), {"policy": "CnnPolicy"}, "an EWMA compares with another policy than that of the rollout"),
+    ],
+    ids=str,
+)
+def test_what_pytorch_computes(within: Any, arguments: dict[str, Any], why: str) -> None:
+    env = noise_envs(BOX, IMAGE if arguments.get("policy") == "CnnPolicy" else VECTOR)
+    model = small(PPOCustom, env, objective=EWMA(within), **arguments)
+    assert choose(model._plan(), "auto").why == why
 
 
 @pytest.mark.parametrize(
@@ -141,10 +195,11 @@ def test_pytorch_computes_it() -> None:
     ],
     ids=str,
 )
-def test_with_other_settings(arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("within", [Clipped(1e-6), KLPenalized(kl_coef=3.0, clip_range=1e-6)])
+def test_with_other_settings(within: Any, arguments: dict[str, Any]) -> None:
     """With a decay of 0, the average is the policy itself, and r is 1."""
     env = masked_envs(MULTI, n_envs=2) if "policy" in arguments else noise_envs(BOX)
-    model = small(PPOCustom, env, objective=EWMA(KLPenalized(kl_coef=3.0, clip_range=1e-6), 0.0), **arguments)
+    model = small(PPOCustom, env, objective=EWMA(within, 0.0), **arguments)
     first = flat_weights(model)
     model.learn(64)
     assert not th.equal(flat_weights(model), first)

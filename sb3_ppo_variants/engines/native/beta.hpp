@@ -29,7 +29,7 @@ struct LogGamma {
                                     u * (1 / 132.0 + u * (-691 / 32760.0 + u / 12.0)))));
             const double of_second = 1 / 6.0 + u * (-1 / 30.0 + u * (1 / 42.0 + u * (-1 / 30.0 +
                                      u * (5 / 66.0 + u * (-691 / 2730.0 + u * 7 / 6.0)))));
-            series[s] = (y - 0.5) * log_y - y + 0.91893853320467274178 + r * of_value;
+            series[s] = (y - 0.5) * log_y - y + HALF_LOG_2_PI<double> + r * of_value;
             product[s] = all;
             digamma[s] = log_y - 0.5 * r - u * of_first - inverses;
             trigamma[s] = r + 0.5 * u + r * u * of_second + squares;

@@ -38,8 +38,9 @@ int64_t compute(const Networks<T>& networks, void* memory, Run run, Arguments&..
 
 template <class T>
 int64_t descend(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms,
-                const OwnLosses<T>& own, Pass& pass, Adam<T>& adam, void* memory) {
-    return compute<Descent>(networks, memory, [](auto& descent) { descent.run(); }, rollout, terms, own, pass, adam);
+                const OwnLosses<T>& own, Proximal<T>& proximal, Pass& pass, Adam<T>& adam, void* memory) {
+    const auto run = [](auto& descent) { descent.run(); };
+    return compute<Descent>(networks, memory, run, rollout, terms, own, proximal, pass, adam);
 }
 
 template <class T> int64_t act(const Networks<T>& networks, Acting<T>& acting, void* memory) {
@@ -52,16 +53,9 @@ int64_t compute_mean_kl(const Networks<T>& networks, const Rollout<T>& rollout, 
     return compute<Evaluator>(networks, memory, run, rollout);
 }
 
-inline int64_t convolve_all(const Convolutions& all, void* memory) {
+template <class Direction> int64_t convolve_all(const Convolutions& all, void* memory) {
     Memory pieces{static_cast<char*>(memory)};
-    ForwardPass pass(all, pieces);
-    if (memory) pass.run();
-    return pieces.used;
-}
-
-inline int64_t convolve_all_backward(const Convolutions& all, void* memory) {
-    Memory pieces{static_cast<char*>(memory)};
-    BackwardPass pass(all, pieces);
+    Direction pass(all, pieces);
     if (memory) pass.run();
     return pieces.used;
 }
@@ -69,8 +63,8 @@ inline int64_t convolve_all_backward(const Convolutions& all, void* memory) {
 const Table table = {
     {descend<float>, act<float>, compute_mean_kl<float>},
     {descend<double>, act<double>, compute_mean_kl<double>},
-    convolve_all,
-    convolve_all_backward,
+    convolve_all<ForwardPass>,
+    convolve_all<BackwardPass>,
 };
 
 }  // namespace INSTRUCTIONS

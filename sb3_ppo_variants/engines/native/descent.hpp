@@ -16,8 +16,9 @@ inline int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1)
 template <class T, class Distribution> class Descent {
   public:
     Descent(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
-            Pass& pass, Adam<T>& adam, Memory& memory)
-        : rollout(rollout), terms(terms), own(own), pass(pass), adam(adam), is_alone(pass.threads == 1),
+            Proximal<T>& proximal, Pass& pass, Adam<T>& adam, Memory& memory)
+        : rollout(rollout), terms(terms), own(own), proximal(proximal), pass(pass), adam(adam),
+          is_alone(pass.threads == 1),
           most_blocks(is_alone ? 1 : least(2 * pass.threads, parts_of(pass.batch_size, pass.block_rows))),
           ranges(parts_of(adam.size, pass.range_size)), advantages(memory.take<T>(pass.batch_size)),
           last_gradient(memory.take<T>(ends_early() ? adam.size : 0)),
@@ -25,9 +26,9 @@ template <class T, class Distribution> class Descent {
           sums_of(memory.take<Sums>(2 * most_blocks)), workers(memory.take<Computing>(pass.threads)) {
         for (int64_t i = 0; i < pass.threads; ++i) {
             if (memory.base)
-                new (workers + i) Computing(networks, rollout, terms, own, memory);
+                new (workers + i) Computing(networks, rollout, terms, own, proximal, memory);
             else
-                Computing(networks, rollout, terms, own, memory);
+                Computing(networks, rollout, terms, own, proximal, memory);
         }
     }
 
@@ -44,6 +45,7 @@ template <class T, class Distribution> class Descent {
     const Rollout<T>& rollout;
     const Terms& terms;
     const OwnLosses<T>& own;
+    Proximal<T>& proximal;
     Pass& pass;
     Adam<T>& adam;
     bool is_alone;
@@ -55,24 +57,23 @@ template <class T, class Distribution> class Descent {
 
     bool ends_early() const { return pass.limit < INFINITY; }
 
-    // Averages a number over the processes. Returns whether that succeeded.
-    bool average(double& number) const {
-        if (!pass.average) return true;
+    // Calls a function in Python. Returns whether that succeeded.
+    template <class Function, class... Arguments> bool call(Function* function, Arguments... arguments) {
         pass.answered = 0;
-        pass.average(&number);
+        function(arguments...);
         return pass.answered;
     }
+
+    // Averages a number over the processes. Returns whether that succeeded.
+    bool average(double& number) { return !pass.average || call(pass.average, &number); }
 
     // Adapts the step size to the KL of a minibatch.
     void adapt(double kl) {
         double& rate = adam.learning_rate;
-        if (kl > pass.tolerance * pass.desired_kl) {
-            rate /= pass.factor;
-            if (rate < pass.min_learning_rate) rate = pass.min_learning_rate;
-        } else if (kl > 0 && kl < pass.desired_kl / pass.tolerance) {
-            rate *= pass.factor;
-            if (rate > pass.max_learning_rate) rate = pass.max_learning_rate;
-        }
+        if (kl > pass.tolerance * pass.desired_kl)
+            rate = ::fmax(rate / pass.factor, pass.min_learning_rate);
+        else if (kl > 0 && kl < pass.desired_kl / pass.tolerance)
+            rate = ::fmin(rate * pass.factor, pass.max_learning_rate);
     }
 
     // Returns whether to continue.
@@ -96,23 +97,34 @@ template <class T, class Distribution> class Descent {
             if (!average(kl)) return false;
             adapt(kl);
         }
-        if (pass.average_gradient) {
-            pass.answered = 0;
-            pass.average_gradient();
-            if (!pass.answered) return false;
-        }
+        if (pass.average_gradient && !call(pass.average_gradient)) return false;
         pass.norm = norm();
         if (!(pass.norm < INFINITY)) return false;
         const Step<T> step(adam, pass.norm);
         in_ranges([&](int64_t, int64_t first, int64_t end) { step.take(first, end); });
+        if (proximal.average) follow();
         return true;
+    }
+
+    // Adds the parameters to the average, after the earlier ones have decayed.
+    void follow() {
+        const double before = proximal.decay * proximal.total_weight;
+        const T kept = static_cast<T>(before / (before + 1)), weight = static_cast<T>(1 / (before + 1));
+        proximal.total_weight = before + 1;
+        in_ranges([&](int64_t, int64_t first, int64_t end) {
+            T* __restrict average = proximal.average;
+            for (int64_t i = first; i < end; ++i) average[i] = kept * average[i] + weight * adam.parameters[i];
+        });
     }
 
     // Returns whether the losses could be evaluated.
     bool loss_and_gradient(const int64_t* indices, int64_t count, Sums& sums) {
         const bool calls = terms.of_policy && own.evaluate, calls_values = terms.of_value && own.evaluate_values;
         const bool is_ahead = calls || (terms.of_policy && reads_mean(terms.objective));
-        take_advantages(indices, count);
+        const int64_t start = indices - pass.permutation;
+        for (int64_t i = 0; i < count; ++i)
+            advantages[i] = rollout.advantages[terms.advantages == NORMALIZED_IN_ORDER ? start + i : indices[i]];
+        if (terms.advantages == NORMALIZED) normalize(advantages, count);
         Minibatch<T> all{indices, count, advantages, T(0)};
         Sums ahead;
         if (is_ahead || calls_values) {
@@ -120,17 +132,17 @@ template <class T, class Distribution> class Descent {
                 worker.look_ahead(all, portion, found);
             };
             in_blocks(count, is_ahead, calls_values, ahead, look_ahead, [](int64_t, int64_t) {});
-            all.mean_kl = static_cast<T>(ahead.kl / static_cast<double>(count));
+            all.mean_kl = static_cast<T>(ahead.of[KL] / static_cast<double>(count));
         }
         if (calls) {
             sums = ahead;
             memcpy(own.advantages, advantages, count * sizeof(T));
-            if (!call(own.evaluate, indices, count)) return false;
-            sums.policy_loss = *own.loss * static_cast<double>(count);
+            if (!call(own.evaluate, start, count)) return false;
+            sums.of[POLICY_LOSS] = *own.loss * static_cast<double>(count);
         }
         if (calls_values) {
-            if (!call(own.evaluate_values, indices, count)) return false;
-            sums.value_loss = *own.value_loss * static_cast<double>(count);
+            if (!call(own.evaluate_values, start, count)) return false;
+            sums.of[VALUE_LOSS] = *own.value_loss * static_cast<double>(count);
         }
         const auto descend = [&](Computing& worker, int64_t block, const Portion& portion, Sums& found) {
             worker.descend(all, portion, target_of(block), found);
@@ -138,20 +150,6 @@ template <class T, class Distribution> class Descent {
         const auto add = [&](int64_t first, int64_t end) { add_gradients(first, end); };
         in_blocks(count, terms.of_policy, terms.of_value, sums, descend, add);
         return true;
-    }
-
-    void take_advantages(const int64_t* indices, int64_t count) {
-        const bool in_order = terms.advantages == NORMALIZED_IN_ORDER;
-        const int64_t first = indices - pass.permutation;
-        for (int64_t i = 0; i < count; ++i) advantages[i] = rollout.advantages[in_order ? first + i : indices[i]];
-        if (terms.advantages == NORMALIZED) normalize(advantages, count);
-    }
-
-    // Evaluates a loss in Python on a minibatch. Returns whether that succeeded.
-    bool call(void (*evaluate)(int64_t, int64_t), const int64_t* indices, int64_t count) {
-        pass.answered = 0;
-        evaluate(indices - pass.permutation, count);
-        return pass.answered;
     }
 
     // Where the gradient of a block goes.

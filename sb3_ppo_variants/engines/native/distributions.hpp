@@ -11,6 +11,8 @@
 
 namespace INSTRUCTIONS {
 
+template <class T> constexpr T HALF_LOG_2_PI = T(0.91893853320467274178);
+
 // A matrix with a row for each number and a column for each state. A null pointer stands for no matrix.
 template <class T> struct ByState {
     T* first;
@@ -57,8 +59,7 @@ template <class T> class Gaussian {
           z{memory.take<T>(size * STRIDE)}, shift{memory.take<T>(size * STRIDE)}, sums(memory.take<double>(size)) {}
 
     void begin() {
-        constexpr double HALF_LOG_2_PI = 0.91893853320467274178;
-        log_scale = static_cast<T>(size * HALF_LOG_2_PI);
+        log_scale = static_cast<T>(size * HALF_LOG_2_PI<double>);
         for (int64_t i = 0; i < size; ++i) {
             deviations[i] = exp_of(log_std[i]);
             log_scale += log_std[i];

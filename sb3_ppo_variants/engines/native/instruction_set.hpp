@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include <new>
+#include <optional>
 #include <utility>
 
 #ifndef INSTRUCTIONS

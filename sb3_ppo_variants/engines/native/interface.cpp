@@ -48,15 +48,15 @@ EXPORTED int64_t ppo_use(const char* name) {
 }
 
 EXPORTED int64_t ppo_descend_float32(const Networks<float>* networks, const Rollout<float>* rollout,
-                                     const Terms* terms, const OwnLosses<float>* own, Pass* pass,
-                                     Adam<float>* adam, void* memory) {
-    return chosen.table->in_single.descend(*networks, *rollout, *terms, *own, *pass, *adam, memory);
+                                     const Terms* terms, const OwnLosses<float>* own, Proximal<float>* proximal,
+                                     Pass* pass, Adam<float>* adam, void* memory) {
+    return chosen.table->in_single.descend(*networks, *rollout, *terms, *own, *proximal, *pass, *adam, memory);
 }
 
 EXPORTED int64_t ppo_descend_float64(const Networks<double>* networks, const Rollout<double>* rollout,
-                                     const Terms* terms, const OwnLosses<double>* own, Pass* pass,
-                                     Adam<double>* adam, void* memory) {
-    return chosen.table->in_double.descend(*networks, *rollout, *terms, *own, *pass, *adam, memory);
+                                     const Terms* terms, const OwnLosses<double>* own, Proximal<double>* proximal,
+                                     Pass* pass, Adam<double>* adam, void* memory) {
+    return chosen.table->in_double.descend(*networks, *rollout, *terms, *own, *proximal, *pass, *adam, memory);
 }
 
 EXPORTED int64_t ppo_mean_kl_float32(const Networks<float>* networks, const Rollout<float>* rollout, double* kl,

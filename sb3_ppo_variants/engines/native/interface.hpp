@@ -126,6 +126,14 @@ template <class T> struct Adam {
     double learning_rate, beta1, beta2, epsilon, max_norm;
 };
 
+// The policy that an EWMA keeps close to, and its parameters: an average of those that are trained, after each step. For
+// other objectives, both pointers are null.
+template <class T> struct Proximal {
+    const Networks<T>* networks;
+    T* average;
+    double decay, total_weight;
+};
+
 // A pass over the rollout in the order of a permutation of its rows. It ends early once a statistic of a minibatch exceeds
 // `limit`. If `desired_kl` is not 0, the step size follows the KL of the minibatches, as KLAdaptive says.
 //

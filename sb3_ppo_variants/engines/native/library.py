@@ -72,6 +72,10 @@ class OwnLosses(Structure):
     """Losses in Python: what the library tells them about a minibatch, and what they return."""
 
 
+class Proximal(Structure):
+    """The policy that an EWMA keeps close to."""
+
+
 class Adam(Structure):
     """The parameters to train, with the state and the settings of Adam."""
 

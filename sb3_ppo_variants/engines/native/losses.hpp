@@ -41,39 +41,26 @@ template <class T> void normalize(T* advantages, int64_t count) {
 
 // The statistics of a minibatch, summed over its states.
 struct Sums {
-    double policy_loss = 0, entropy = 0, approx_kl = 0, clipped = 0, value_loss = 0;
-    double kl = 0, deviation = 0;
+    double of[MEASURED] = {};
 
-    // Adds what is measured in one state besides the losses.
-    void add(double log_ratio, double ratio, double of_entropy, const Terms& terms) {
-        entropy += of_entropy;
-        approx_kl += ratio - 1 - log_ratio;
-        deviation += ::fabs(ratio - 1);
-        clipped += ::fabs(ratio - 1) > terms.clip_range;
+    // Adds what is measured in one state besides the losses. `moved` is the ratio to the policy of the rollout, and `ratio`
+    // that of the objective, which is another one with an EWMA.
+    void add(double log_moved, double moved, double ratio, double entropy, const Terms& terms) {
+        of[ENTROPY_LOSS] -= entropy;
+        of[APPROX_KL] += moved - 1 - log_moved;
+        of[RATIO_DEVIATION] += ::fabs(moved - 1);
+        of[CLIP_FRACTION] += ::fabs(ratio - 1) > terms.clip_range;
     }
 
     void add(const Sums& more) {
-        policy_loss += more.policy_loss;
-        entropy += more.entropy;
-        approx_kl += more.approx_kl;
-        clipped += more.clipped;
-        value_loss += more.value_loss;
-        kl += more.kl;
-        deviation += more.deviation;
+        for (int64_t i = 0; i < MEASURED; ++i) of[i] += more.of[i];
     }
 
+    // Writes the means. Terms that the loss does not have are 0.
     void write(const Terms& terms, int64_t count, double* measured) const {
-        const double n = static_cast<double>(count);
-        measured[POLICY_LOSS] = policy_loss / n;
-        measured[VALUE_LOSS] = value_loss / n;
-        measured[ENTROPY_LOSS] = -entropy / n;
-        measured[APPROX_KL] = approx_kl / n;
-        measured[CLIP_FRACTION] = clipped / n;
-        measured[KL] = kl / n;
-        measured[RATIO_DEVIATION] = deviation / n;
-        measured[LOSS] = 0;
-        if (terms.of_policy) measured[LOSS] += (policy_loss - terms.ent_coef * entropy) / n;
-        if (terms.of_value) measured[LOSS] += terms.vf_coef * value_loss / n;
+        for (int64_t i = 0; i < MEASURED; ++i) measured[i] = of[i] / static_cast<double>(count);
+        measured[LOSS] = measured[POLICY_LOSS] + terms.ent_coef * measured[ENTROPY_LOSS] +
+                         terms.vf_coef * measured[VALUE_LOSS];
     }
 };
 

@@ -39,7 +39,7 @@ template <class T> class StateDependent {
         find_variances(padded(states));
         for (int64_t i = 0; i < size; ++i)
             for (int64_t s = 0; s < states; ++s) {
-                const T deviation = root(variances[i][s]), log_scale = log_of(deviation) + HALF_LOG_2_PI;
+                const T deviation = root(variances[i][s]), log_scale = log_of(deviation) + HALF_LOG_2_PI<T>;
                 const T drawn = is_squashed ? unsquash(actions[i][s]) : actions[i][s];
                 z[i][s] = (drawn - means[i][s]) / deviation;
                 all.log_prob[s] -= T(0.5) * z[i][s] * z[i][s] + log_scale + log_squashing(drawn);
@@ -113,14 +113,12 @@ template <class T> class StateDependent {
             action[i] = is_squashed ? squash(drawn) : drawn;
             const T seen = is_squashed ? unsquash(action[i]) : drawn, scale = deviation(state, i);
             const T distance = (seen - drawn_from[i][state]) / scale;
-            log_prob -= T(0.5) * distance * distance + log_of(scale) + HALF_LOG_2_PI + log_squashing(seen);
+            log_prob -= T(0.5) * distance * distance + log_of(scale) + HALF_LOG_2_PI<T> + log_squashing(seen);
         }
         return log_prob;
     }
 
   private:
-    static constexpr T HALF_LOG_2_PI = T(0.91893853320467274178);
-
     const Networks<T>& networks;
     const Mlp<T>& actor;
     int64_t size, width;

@@ -23,8 +23,8 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
             for (int64_t s = 0; s < states; ++s) {
                 deviation[s] = exp_of(log_std[s]);
                 distance[s] = (action[s] - mean[s]) / deviation[s];
-                all.log_prob[s] -= T(0.5) * distance[s] * distance[s] + log_std[s] + HALF_LOG_2_PI;
-                all.entropy[s] += log_std[s] + HALF_LOG_2_PI + T(0.5);
+                all.log_prob[s] -= T(0.5) * distance[s] * distance[s] + log_std[s] + HALF_LOG_2_PI<T>;
+                all.entropy[s] += log_std[s] + HALF_LOG_2_PI<T> + T(0.5);
             }
             if (old) add_kl(mean, old[i], old[size + i], i, states, all);
         }
@@ -73,14 +73,12 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
         for (int64_t i = 0; i < size; ++i) {
             const T log_std = drawn_from[size + i][state];
             const T distance = (numbers[i] - drawn_from[i][state]) / exp_of(log_std);
-            log_prob -= T(0.5) * distance * distance + log_std + HALF_LOG_2_PI;
+            log_prob -= T(0.5) * distance * distance + log_std + HALF_LOG_2_PI<T>;
         }
         return log_prob;
     }
 
   private:
-    static constexpr T HALF_LOG_2_PI = T(0.91893853320467274178);
-
     int64_t size;
     ByState<T> deviations, z, shift, variance_ratio;
     ByState<const T> drawn_from = {};
@@ -96,8 +94,7 @@ template <class T> class StateGaussian : public WithoutParameters<T> {
             all.kl[s] += T(0.5) * (moved[s] * moved[s] + squared[s] - 1) - log_of(ratio);
         }
         for (int64_t s = 0; all.reverse_kl && s < states; ++s)
-            all.reverse_kl[s] +=
-                T(0.5) * ((moved[s] * moved[s] + 1) / squared[s] - 1 + log_of(squared[s]));
+            all.reverse_kl[s] += T(0.5) * ((moved[s] * moved[s] + 1) / squared[s] - 1 + log_of(squared[s]));
     }
 };
 

@@ -5,7 +5,8 @@
 #include "interface.hpp"
 
 template <class T> struct Functions {
-    int64_t (*descend)(const Networks<T>&, const Rollout<T>&, const Terms&, const OwnLosses<T>&, Pass&, Adam<T>&, void*);
+    int64_t (*descend)(const Networks<T>&, const Rollout<T>&, const Terms&, const OwnLosses<T>&, Proximal<T>&, Pass&,
+                       Adam<T>&, void*);
     int64_t (*act)(const Networks<T>&, Acting<T>&, void*);
     int64_t (*mean_kl)(const Networks<T>&, const Rollout<T>&, double*, void*);
 };

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -14,13 +15,14 @@ from torch.autograd.graph import get_gradient_edge
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.engines.native import library
-from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution
+from sb3_ppo_variants.engines.native.networks import Architecture, NativeDistribution, arrays_of
 from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import map_parts
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss
 from sb3_ppo_variants.objectives import Batch, Objective, has_term
+from sb3_ppo_variants.objectives.ewma import ProximalPolicy, within
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.processes import Processes, normalize_together
 from sb3_ppo_variants.rollout import Columns, in_rows
@@ -137,6 +139,10 @@ class NativeUpdate:
         self._old = self._rollout.old, self._rollout.old_size
         if not plan.needs_kl:
             self._rollout.old, self._rollout.old_size = None, 0  # The descents then compute no KL.
+        self._proximal = library.Proximal()
+        if plan.proximal is not None:
+            self._plan = replace(plan, objective=within(plan.objective))
+            self._average, self._proximal = self._read_proximal(plan.proximal, plan.objective.proximal_decay)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
@@ -176,6 +182,17 @@ class NativeUpdate:
             per_sample_size=per_sample_size, reverse=objective.needs_kl,  # It may read both directions of the KL.
         )  # fmt: skip
 
+    def _read_proximal(self, proximal: ProximalPolicy, decay: float | None) -> tuple[np.ndarray, library.Proximal]:
+        """Read the policy that an EWMA keeps close to, which follows the parameters that the first descent trains."""
+        plan, part = self._plan, self._parts[self._plan.descents[0].optimizer]
+        average = proximal.average.numpy().astype(self._dtype)
+        library.fitting(average, "average", self._dtype, len(part.vector))
+        networks = Architecture(plan.kind.policy, arrays_of(plan.parameters) | part.views(average)).structure
+        return average, library.Proximal(
+            networks=library.as_array([networks]), average=average, decay=decay,
+            total_weight=float(proximal.total_weight),
+        )  # fmt: skip
+
     def descend(self, descent: Descent) -> DescentResult:
         plan, n, part = self._plan, len(self._advantages), self._parts[descent.optimizer]
         permutation = np.zeros(n, np.int64)
@@ -193,7 +210,8 @@ class NativeUpdate:
             if plan.processes.size > 1:
                 pass_.average, pass_.average_gradient = functions.averages(part.gradient)
         own = library.OwnLosses(**({} if functions is None else functions.fields))
-        arguments = self._networks, self._rollout, _terms(plan, descent), own, pass_, part.adam
+        proximal = self._proximal if descent.of_policy else library.Proximal()
+        arguments = self._networks, self._rollout, _terms(plan, descent), own, proximal, pass_, part.adam
         run = library.with_memory(f"ppo_descend_{self._dtype}", *arguments)
         epochs, early = 0, 0
         # One call per pass, so that an interrupt is noticed after a pass.
@@ -230,6 +248,9 @@ class NativeUpdate:
         """Write back the policy, the gradients of the last steps and the optimizers."""
         for part in self._parts.values():
             part.store()
+        if self._plan.proximal is not None:
+            self._plan.proximal.average.numpy()[...] = self._average
+            self._plan.proximal.total_weight.fill_(self._proximal.total_weight)
 
     def kl(self) -> float:
         self._rollout.old, self._rollout.old_size = self._old

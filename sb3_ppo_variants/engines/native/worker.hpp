@@ -24,11 +24,13 @@ struct Portion {
 template <class T, class Distribution> class Worker {
   public:
     Worker(const Networks<T>& networks, const Rollout<T>& rollout, const Terms& terms, const OwnLosses<T>& own,
-           Memory& memory)
+           const Proximal<T>& proximal, Memory& memory)
         : rollout(rollout), terms(terms), own(own), policy(networks, rollout, memory),
           critic(networks.critic, networks.critic_layers, networks.activation, networks.of_critic, memory),
           d_log_ratio(memory.take<T>(STATES)), d_entropy(memory.take<T>(STATES)), d_kl(memory.take<T>(STATES)),
-          d_reverse_kl(memory.take<T>(STATES)) {}
+          d_reverse_kl(memory.take<T>(STATES)) {
+        if (proximal.networks) near.emplace(*proximal.networks, rollout, memory);
+    }
 
     // Evaluates the policy, the values or both, tells losses in Python about them, and measures the policy.
     void look_ahead(const Minibatch<T>& minibatch, const Portion& portion, Sums& sums) {
@@ -50,6 +52,7 @@ template <class T, class Distribution> class Worker {
     void descend(const Minibatch<T>& minibatch, const Portion& portion, Target<T> target, Sums& sums) {
         const bool calls = own.evaluate, calls_values = own.evaluate_values, adds = target.add;
         if (portion.of_policy) policy.begin(minibatch.indices[0]);
+        if (near) near->begin(minibatch.indices[0]);
         for (int64_t start = portion.first; start < portion.end; start += STATES) {
             const int64_t* indices = minibatch.indices + start;
             // What was evaluated last is all of a small minibatch.
@@ -85,6 +88,7 @@ template <class T, class Distribution> class Worker {
     const Terms& terms;
     const OwnLosses<T>& own;
     Evaluator<T, Distribution> policy;
+    std::optional<Evaluator<T, Distribution>> near;  // The policy of an EWMA.
     Mlp<T> critic;
     T *d_log_ratio, *d_entropy, *d_kl, *d_reverse_kl;
     Evaluated last;
@@ -107,8 +111,9 @@ template <class T, class Distribution> class Worker {
 
     void measure(Sums& sums) const {
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
-            sums.kl += policy.evaluation.kl[s];
-            sums.add(policy.log_ratio[s], ::exp(static_cast<double>(policy.log_ratio[s])), policy.evaluation.entropy[s], terms);
+            const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
+            sums.of[KL] += policy.evaluation.kl[s];
+            sums.add(log_ratio, ratio, ratio, policy.evaluation.entropy[s], terms);
         }
     }
 
@@ -126,20 +131,28 @@ template <class T, class Distribution> class Worker {
         const Evaluation<T>& all = policy.evaluation;
         const int64_t *indices = minibatch.indices + start, count = minibatch.count;
         const T of_entropy = static_cast<T>(-terms.ent_coef / static_cast<double>(count));
+        if (near) {
+            near->inputs = policy.inputs;
+            near->evaluate(indices);
+        }
         for (int64_t s = 0; s < policy.inputs.states; ++s) {
-            const double log_ratio = policy.log_ratio[s], ratio = ::exp(log_ratio);
+            const T to_near = near ? all.log_prob[s] - near->evaluation.log_prob[s] : policy.log_ratio[s];
+            const double log_ratio = to_near, ratio = ::exp(log_ratio);
+            // The ratio of the policy of the EWMA to that of the rollout.
+            const double log_weight = near ? near->log_ratio[s] : 0, weight = near ? ::exp(log_weight) : 1;
+            const T advantage = static_cast<T>(minibatch.advantages[start + s] * weight);
             const Term<T> term =
                 term_of<T>(terms.objective, terms.constants,
-                           {static_cast<T>(ratio), policy.log_ratio[s], minibatch.advantages[start + s], all.kl[s],
+                           {static_cast<T>(ratio), to_near, advantage, all.kl[s],
                             all.reverse_kl ? all.reverse_kl[s] : T(0), minibatch.mean_kl,
                             rollout.per_sample + indices[s] * rollout.per_sample_size});
             d_log_ratio[s] = term.d_log_ratio / count;
             d_kl[s] = term.d_kl / count;
             d_reverse_kl[s] = term.d_reverse_kl / count;
             d_entropy[s] = of_entropy;
-            sums.kl += all.kl[s];
-            sums.policy_loss += term.loss;
-            sums.add(log_ratio, ratio, all.entropy[s], terms);
+            sums.of[KL] += all.kl[s];
+            sums.of[POLICY_LOSS] += term.loss;
+            sums.add(log_ratio + log_weight, ratio * weight, ratio, all.entropy[s], terms);
         }
         return {d_log_ratio, of_entropy != 0 ? d_entropy : nullptr, rollout.old ? d_kl : nullptr,
                 all.reverse_kl ? d_reverse_kl : nullptr, nullptr};
@@ -155,9 +168,8 @@ template <class T, class Distribution> class Worker {
                 continue;
             }
             const int64_t row = indices[i];
-            const Sloped<T> value =
-                value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
-            sums.value_loss += value.loss;
+            const Sloped<T> value = value_error(values[i], rollout.old_values[row], rollout.returns[row], terms);
+            sums.of[VALUE_LOSS] += value.loss;
             d_values[i] = weight * (value.slope / count);
         }
         policy.clear_padding(d_values, 1, policy.inputs);
