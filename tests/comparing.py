@@ -72,9 +72,7 @@ def planned(arguments: list[str]) -> Plan:
 
 
 def written(out: Path) -> dict[str, records.Record]:
-    found, problems = records.read(out / "records")
-    assert not problems
-    return {record["name"]: record for record in found}
+    return {record["name"]: record for record in records.read(out / "records")}
 
 
 def contents(out: Path) -> dict[str, dict[str, object]]:

@@ -35,12 +35,9 @@ TEMPLATES = Environment(
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 
 
-def write_report(
-    out: Path, found: Sequence[Record], problems: Sequence[str], baseline: str | None = None, add: Sequence[str] = ()
-) -> None:
+def write_report(out: Path, found: Sequence[Record], baseline: str | None = None, add: Sequence[str] = ()) -> None:
     """Write the files of a report.
 
-    :param problems: lines about records that cannot be used
     :param baseline: the setting that the others are compared with, as in the report or on the command line; ``None``
         takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
@@ -53,7 +50,7 @@ def write_report(
             raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
         baseline = label
     (out / PICTURES).mkdir(parents=True, exist_ok=True)
-    text = to_markdown(compared, problems, out / PICTURES, baseline)
+    text = to_markdown(compared, out / PICTURES, baseline)
     frames = [each.table.assign(comparison=each.name) for each in compared]
     contents = {
         out / "report.md": text,
@@ -65,9 +62,7 @@ def write_report(
     print(f"Report: {', '.join(map(str, contents))}")
 
 
-def to_markdown(
-    compared: Iterable[Comparison], problems: Sequence[str], pictures: Path, baseline: str | None = None
-) -> str:
+def to_markdown(compared: Iterable[Comparison], pictures: Path, baseline: str | None = None) -> str:
     """Make the report in Markdown, and draw its pictures into a folder."""
     TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
     functions = (
@@ -76,7 +71,7 @@ def to_markdown(
     )  # fmt: skip
     return TEMPLATES.get_template("report.md.j2").render(
         {function.__name__: function for function in functions},
-        problems=problems, comparisons=compared, baseline=baseline, draw=partial(draw, pictures), plots=plots,
+        comparisons=compared, baseline=baseline, draw=partial(draw, pictures), plots=plots,
         statistics=statistics, last=LAST,
     )  # fmt: skip
 

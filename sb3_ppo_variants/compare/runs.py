@@ -349,7 +349,7 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 def find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
     """Show the plan and its progress, and check the missing runs."""
-    found, problems = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
+    found = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in plan.runs if status.get(run.name) != "finished"]
     trainings = [run for run in plan.runs if run.algorithm]
@@ -362,7 +362,7 @@ def find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
         f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
     )
     begun = sum((options.out / TO_RESUME / run.name).exists() for run in missing)
-    for note in [*plan.notes, *problems, *([f"runs that continue from a checkpoint: {begun}"] if begun else [])]:
+    for note in [*plan.notes, *([f"runs that continue from a checkpoint: {begun}"] if begun else [])]:
         print(f"- {note}")
     check(missing, options.fast_envs)
     return missing

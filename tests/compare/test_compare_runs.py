@@ -87,7 +87,7 @@ def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys
     exported = tmp_path / "packed" / "mine.jsonl.gz"
     assert compare(tmp_path / "first") == 0
     assert main(["report", "--out", str(tmp_path / "first"), "--export", str(exported)]) == 0
-    packed = {record["name"]: record for record in records.read(exported)[0]}
+    packed = {record["name"]: record for record in records.read(exported)}
     assert len(packed) == 3
     capsys.readouterr()
     (tmp_path / "second" / "records").mkdir(parents=True)
