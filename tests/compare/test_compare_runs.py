@@ -164,7 +164,7 @@ class Losing(InProcess):
 
 def test_a_run_that_loses_its_worker_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
-    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, [Conditions()]).runs if run.algorithm]
+    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, [Conditions()]) if run.algorithm]
     begun: list[str] = []
 
     def work(run: Run) -> Any:
