@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
             (options.out / name).mkdir(parents=True, exist_ok=True)
             (options.out / name / "report.md").write_text(tables_of(name))
             continue
-        found, problems = records.read(RESULTS / f"{name}.jsonl.gz")
-        write_report(options.out / name, found, problems, baseline=BASELINES[name])
+        found = records.read(RESULTS / f"{name}.jsonl.gz")
+        write_report(options.out / name, found, baseline=BASELINES[name])
         # The documentation does not show it.
         (options.out / name / "report.html").unlink()
     return 0

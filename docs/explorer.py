@@ -17,7 +17,6 @@ from sb3_ppo_variants.compare.plan import own_protocol
 from sb3_ppo_variants.compare.records import RANDOM, SPANS, Record, curve, digest, read
 from sb3_ppo_variants.compare.scores import order
 from sb3_ppo_variants.compare.statistics import LEVEL, are_enough
-from sb3_ppo_variants.errors import ArgumentError
 
 RESULTS = Path(__file__).parent.parent / "results"
 # A curve has every second of the points of a record.
@@ -113,7 +112,7 @@ def collect(folder: Path = RESULTS) -> Explorer:
     given: list[list[str]] = []
     for file in sorted([*folder.glob("*.jsonl.gz"), *folder.glob("*.jsonl")], key=_place):
         name = file.name.partition(".")[0]
-        found = list(_compared(file) if file.suffix == ".gz" else _evaluated(file))
+        found = list(read(file) if file.suffix == ".gz" else _evaluated(file))
         title, page = TITLES.get(name, (name, None))
         experiments.append({"name": name, "title": title, "page": page, "spanned": file.suffix != ".gz"})
         for record in found:
@@ -147,14 +146,6 @@ def _factors() -> dict[int, float]:
     """Return the factors of Student's t intervals, as in the reports, for each number of seeds that gives one."""
     seeds = [number for number in range(2, MOST_SEEDS) if are_enough(number, 1)]
     return {number: float(stdtrit(number - 1, 0.5 + LEVEL / 2) / math.sqrt(number)) for number in seeds}
-
-
-def _compared(file: Path) -> list[Record]:
-    """Read the records that a comparison exported."""
-    found, problems = read(file)
-    if problems:
-        raise ArgumentError("; ".join(problems))
-    return found
 
 
 def _evaluated(file: Path) -> Iterator[Record]:

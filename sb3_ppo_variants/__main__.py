@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sb3_ppo_variants.commandline import errors_in_a_line, whole_number
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, PROTOCOL_NAMES
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.recipes import PROTOCOLS
 
 # For each group of a command's options: their names, what argparse's add_argument takes, and what they do.
 Options = dict[str, list[tuple[str, dict[str, Any], str]]]
@@ -37,7 +38,7 @@ def compare(options: argparse.Namespace) -> int:
         if options.dry_run:
             return 0
         failed = runs.make(options, missing) if missing else 0
-        report.write_report(options.out, *records.read(options.out / records.FOLDER))
+        report.write_report(options.out, records.read(options.out / records.FOLDER))
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -57,7 +58,7 @@ COMPARE: Options = {
     ],
     "conditions": [
         ("--timesteps", NUMBER, "environment steps of a run (default: from the hyperparameters)"),
-        ("--protocol", {"choices": PROTOCOL_NAMES}, "protocol of the paper's experiments; implies --entry mujoco, "
+        ("--protocol", {"choices": [*PROTOCOLS]}, "protocol of the paper's experiments; implies --entry mujoco, "
          "unless there are --hyperparams"),
         ("--hyperparams", {"metavar": "FILE"}, "YAML file in the RL Zoo's format"),
         ("--entry", {}, "hyperparameters for all environments, such as mujoco (default: each its own)"),
@@ -88,11 +89,11 @@ def report(options: argparse.Namespace) -> int:
     folder = options.out / records.FOLDER
     if not options.files and not folder.is_dir():
         raise ArgumentError(f"--out {options.out} has no records: create some with compare, or pass their folder")
-    found, problems = records.read(*(options.files or [folder]))
+    found = records.read(*(options.files or [folder]))
     if options.export is not None:
         records.pack(found, options.export)
         print(f"Records: {options.export}")
-    report.write_report(options.out, found, problems, options.baseline, options.add)
+    report.write_report(options.out, found, options.baseline, options.add)
     return 0
 
 

@@ -62,7 +62,7 @@ def interpolated_penalty(file: Path, data: Path = interpolation.RESULTS) -> None
 
 def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path = TABLE) -> None:
     """Draw the learning curves of some settings over the seven environments of Table 1."""
-    (comparison,) = scores.comparisons(records.read(data)[0])
+    (comparison,) = scores.comparisons(records.read(data))
     shares, curves = comparison.curves
     steps = shares * comparison.records[0]["steps"]
     names = {row.label: row.name for row in TABLE_1}
@@ -80,7 +80,7 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
 
 def compared(file: Path, data: Path = OBJECTIVES) -> None:
     """Draw the mean score of each objective with its 95% interval, beside the KL of its updates."""
-    (comparison,) = scores.comparisons(records.read(data)[0])
+    (comparison,) = scores.comparisons(records.read(data))
     # The classes of the paper's objectives, and the names of the others.
     names = [
         ALGORITHM_PATHS.get(each.label, each.label.replace("=", ":")).rpartition(":")[2] for each in comparison.ranking

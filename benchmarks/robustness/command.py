@@ -26,9 +26,7 @@ def add_command(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the tables, and draw the pictures."""
-    found, problems = records.read(*options.files)
-    for problem in problems:
-        print(problem)
+    found = records.read(*options.files)
     frame = scaled(found)
     if not frame["is_random"].any():
         raise ArgumentError("these records have no finished runs of robustness-random.yml, of which tables are made")

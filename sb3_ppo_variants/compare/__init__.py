@@ -1,14 +1,12 @@
 """Compare algorithms over environments and seeds: plan the runs, execute them, and report the results."""
 
+from sb3_ppo_variants.recipes import ALGORITHMS
+
 # The import path of each algorithm. The others are compared with SB3's PPO.
 BASELINE = "sb3_ppo"
 MASKABLE_PPO = "sb3_contrib:MaskablePPO"
 ALGORITHM_PATHS = {
-    "ppo_clip": "sb3_ppo_variants:PPOClip",
-    "ppo_adaptive_kl": "sb3_ppo_variants:PPOAdaptiveKL",
-    "ppo_fixed_kl": "sb3_ppo_variants:PPOFixedKL",
-    "ppo_unclipped": "sb3_ppo_variants:PPOUnclipped",
-    "ppo_custom": "sb3_ppo_variants:PPOCustom",
+    **{name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
     BASELINE: "stable_baselines3:PPO",
     "sb3_a2c": "stable_baselines3:A2C",
     "trpo": "sb3_contrib:TRPO",
@@ -17,5 +15,4 @@ ALGORITHM_PATHS = {
 }
 EXAMPLE = "ppo_clip:clip_range=0.1"
 # What is compared by default.
-DEFAULT_ALGORITHMS = ("ppo_clip", "ppo_adaptive_kl", "ppo_fixed_kl", "ppo_unclipped", BASELINE)
-PROTOCOL_NAMES = ("text", "released-code", "sb3")
+DEFAULT_ALGORITHMS = (*(name for name in ALGORITHMS if name != "ppo_custom"), BASELINE)

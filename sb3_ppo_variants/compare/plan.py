@@ -24,7 +24,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -70,7 +69,7 @@ class Setting:
     @property
     def label(self) -> str:
         """The setting in words."""
-        named = self.arguments | ({} if self.protocol is None else {"protocol": self.protocol})
+        named = self.arguments | ({"protocol": self.protocol} if self.protocol else {})
         return f"{self.name} {', '.join(f'{name}={value}' for name, value in sorted(named.items()))}".strip()
 
     @property
@@ -229,11 +228,14 @@ class Run:
     # Those of the algorithm and the environment, in the RL Zoo's format.
     hyperparameters: Hyperparameters
     conditions: Values
+    # Hyperparameters of the comparison that the algorithm does not use.
+    unused: Sequence[str] = field(default=(), compare=False)
 
     @property
     def identity(self) -> Values:
-        """The fields of the run, as JSON-serialisable values."""
-        return {**asdict(self), "hyperparameters": to_plain("hyperparameters", self.hyperparameters)}
+        """What the run is, as JSON-serialisable values."""
+        fields = {**asdict(self), "hyperparameters": to_plain("hyperparameters", self.hyperparameters)}
+        return {name: value for name, value in fields.items() if name != "unused"}
 
     @property
     def name(self) -> str:
@@ -250,8 +252,8 @@ class Run:
         return recipes.parse(load_class(self.algorithm or ALGORITHM_PATHS["ppo_clip"]), self.env, settings)
 
 
-def resolve(setting: Setting, env: str, conditions: Conditions) -> tuple[Run, list[str]]:
-    """Plan the run of a setting with seed 0, and list the shared hyperparameters that its algorithm does not use."""
+def resolve(setting: Setting, env: str, conditions: Conditions) -> Run:
+    """Plan the run of a setting with seed 0."""
     algorithm, described, every = load_class(setting.path), conditions.description(), conditions.resume_every
     is_ours = issubclass(algorithm, PPOBase)
     if every is not None and (every < 1 or not is_ours):
@@ -285,7 +287,7 @@ def resolve(setting: Setting, env: str, conditions: Conditions) -> tuple[Run, li
         raise ArgumentError(f"{setting.name} cannot normalise advantages over the rollout: {instead}")
     if not is_ours and hyperparameters.get("max_grad_norm", 0) is None:
         hyperparameters["max_grad_norm"] = math.inf  # Others than this package's algorithms need a number.
-    return Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described), dropped
+    return Run(setting.label, setting.path, env, 0, timesteps, hyperparameters, described, dropped)
 
 
 def _select(setting: Setting, env: str, conditions: Conditions) -> tuple[Hyperparameters, int]:
@@ -319,25 +321,17 @@ def _defaults(algorithm: type[BaseAlgorithm], annealed: Sequence[str]) -> Hyperp
 
 def _anneal(learning_rate: object, anneal: bool) -> object:
     """Return the step size, annealed linearly to 0 or constant."""
-    text = str(learning_rate)
+    text = str(learning_rate).removeprefix("lin_")
     try:
-        constant = float(text.removeprefix("lin_"))
+        return f"lin_{text}" if anneal and math.isfinite(float(text)) else float(text)
     except ValueError:
         allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
         raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
-    if text.startswith("lin_") == anneal:
-        return learning_rate
-    return f"lin_{text}" if anneal else constant
 
 
-class Plan(NamedTuple):
-    """The runs in the order in which they start, and notes about them for the user."""
-
-    runs: list[Run]
-    notes: list[str]
-
-
-def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, conditions: Sequence[Conditions]) -> Plan:
+def make_plan(
+    settings: Sequence[Setting], envs: Sequence[str], seeds: int, conditions: Sequence[Conditions]
+) -> list[Run]:
     """Plan all settings in all environments under all conditions with all seeds, which are 0, 1, ...
 
     The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
@@ -348,43 +342,37 @@ def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, cond
     # The ids have the latest version, if they name none.
     envs = [f"{''.join(env.rpartition(':')[:2])}{recipes.registered(env).id}" for env in envs]
     first: list[Run] = []
-    notes: list[str] = []
     for env, each in product(envs, conditions):
-        ours, _ = resolve(Setting("ppo_clip"), env, each)
+        ours = resolve(Setting("ppo_clip"), env, each)
         of_env = {name: value for name, value in ours.hyperparameters.items() if name in OF_ENVIRONMENT} | {"n_envs": 1}
-        random = replace(ours, label=RANDOM, algorithm="", timesteps=RANDOM_TIMESTEPS, hyperparameters=of_env)
-        found = [resolve(setting, env, each) for setting in settings]
-        runs = [run for run, _ in found]
+        first.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, ours.conditions))
+        runs = [resolve(setting, env, each) for setting in settings]
         # Others are arguments of PPO.
-        if unknown := set.intersection(*(set(dropped) for _, dropped in found)) - list_arguments(PPOClip).keys():
+        if unknown := set.intersection(*(set(run.unused) for run in runs)) - list_arguments(PPOClip).keys():
             has = {name for setting in settings for name in list_arguments(load_class(setting.path))} - RESERVED.keys()
             known = ", ".join([*OF_ENVIRONMENT, *sorted(has)])
             raise ArgumentError(f"no setting has a hyperparameter {min(unknown)}; they have {known}")
         _refuse_what_compares_nothing(runs)
-        first += [random, *runs]
-        notes += [f"{run.label} in {env} does not use {', '.join(dropped)}" for run, dropped in found if dropped]
+        first += runs
     planned = [replace(run, seed=seed) for seed in range(seeds) for run in first if run.algorithm or seed == 0]
     # What is named twice, or made the same by options, is compared once.
-    return Plan(list({run.name: run for run in planned}.values()), list(dict.fromkeys(notes)))
+    return list({run.name: run for run in planned}.values())
 
 
 def _refuse_what_compares_nothing(runs: Sequence[Run]) -> None:
     """Refuse runs in an environment of which two are the same, or train for different numbers of steps."""
-    for (one, identity), (other, same) in combinations([(run, replace(run, label="").identity) for run in runs], 2):
+    for one, other in combinations(runs, 2):
         if one.timesteps != other.timesteps:
             raise ArgumentError(
                 f"{one.label} would train for {one.timesteps:,} steps in {one.env}, and {other.label} for "
                 f"{other.timesteps:,}: choose one number with --timesteps"
             )
         # Equality, unlike a digest, takes 3 and 3.0 for the same number.
-        if identity == same:
+        if replace(one, label=other.label) == other:
             raise ArgumentError(f"{other.label} and {one.label} are the same setting in {one.env}; name one of them")
 
 
-# The command line
-
-
-def plan_runs(options: argparse.Namespace) -> Plan:
+def plan_runs(options: argparse.Namespace) -> list[Run]:
     """Plan the runs that the command line asks for."""
     if options.tensorboard and not find_spec("tensorboard"):
         raise SystemExit(f"--tensorboard needs the package tensorboard: {installation('examples')}")

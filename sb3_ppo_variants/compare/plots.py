@@ -3,7 +3,7 @@
 ``labels`` are all settings of the comparison, each with its own style.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -22,7 +22,6 @@ from sb3_ppo_variants.compare.records import RANDOM, SPANS, curve
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
-Drawing = Callable[..., None]
 # How the lines of a setting are drawn: Matplotlib's ``color``, ``linestyle`` and ``label``.
 Look = dict[str, Any]
 # Pictures are drawn to files, without a window. The same records always give the same files.

@@ -107,40 +107,27 @@ def write(folder: Path, record: Record) -> None:
         raise SystemExit(f"{file} could not be written: {error}; {rest}") from error
 
 
-def read(*paths: Path) -> tuple[list[Record], list[str]]:
-    """Read one record of each run in folders and packed files, and a line about each that cannot be used.
+def read(*paths: Path) -> list[Record]:
+    """Read the records in folders, which have files with a record each and packed files, and in packed files.
 
-    In a folder are files with a record each, and packed files. A run has one record, preferably a finished one.
+    A run has one record, preferably a finished one.
 
-    :raises ArgumentError: if a packed file cannot be read
+    :raises ArgumentError: if a file cannot be read
     """
-    records: dict[str, Record] = {}
-    problems = []
-    for where, text in _texts(paths):
-        try:
-            record: Record = json.loads(text)
-            if (found := record.get("format")) != FORMAT:
-                raise ValueError(f"it has format {found}, and this version of sb3_ppo_variants reads format {FORMAT}")
-        except (ValueError, AttributeError) as error:
-            problems.append(f"{where} is ignored: {error}")
-            continue
-        if records.setdefault(record["name"], record)["status"] != "finished":
-            records[record["name"]] = record
-    return list(records.values()), problems
-
-
-def _texts(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    """Yield where each record is, and its text."""
+    found: dict[str, Record] = {}
     for path in paths:
-        if path.is_dir():
-            yield from ((str(file), file.read_text(errors="replace")) for file in sorted(path.glob("*.json")))
-            yield from _texts(sorted(path.glob(f"*{PACKED}")))
-            continue
-        try:
-            lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
-            raise ArgumentError(f"{path} cannot be read as a file that report --export wrote: {error}") from error
-        yield from ((f"line {number} of {path}", line) for number, line in enumerate(lines, start=1))
+        for file in [*sorted(path.glob("*.json")), *sorted(path.glob(f"*{PACKED}"))] if path.is_dir() else [path]:
+            try:
+                text = file.read_bytes() if file.suffix == ".json" else gzip.decompress(file.read_bytes())
+                records: list[Record] = [json.loads(line) for line in text.decode().splitlines()]
+            except (gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
+                raise ArgumentError(f"{file} cannot be read as records: {error}") from error
+            for record in records:
+                if (made := record.get("format")) != FORMAT:
+                    raise ArgumentError(f"{file} has format {made}, and this version reads format {FORMAT}")
+                if found.setdefault(record["name"], record)["status"] != "finished":
+                    found[record["name"]] = record
+    return list(found.values())
 
 
 def pack(records: Iterable[Record], file: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -31,16 +31,16 @@ TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, undefined=StrictUndefined,
     keep_trailing_newline=True,
 )  # fmt: skip
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+# Characters that are not in the names of pictures.
+NOT_IN_NAMES = re.compile(r"[^\w-]")
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 
 
-def write_report(
-    out: Path, found: Sequence[Record], problems: Sequence[str], baseline: str | None = None, add: Sequence[str] = ()
-) -> None:
+def write_report(out: Path, found: Sequence[Record], baseline: str | None = None, add: Sequence[str] = ()) -> None:
     """Write the files of a report.
 
-    :param problems: lines about records that cannot be used
     :param baseline: the setting that the others are compared with, as in the report or on the command line; ``None``
         takes SB3's PPO, if it is included
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
@@ -52,51 +52,31 @@ def write_report(
         if label not in labels:
             raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
         baseline = label
-    (out / PICTURES).mkdir(parents=True, exist_ok=True)
-    text = to_markdown(compared, problems, out / PICTURES, baseline)
+    pictures = out / PICTURES
+    pictures.mkdir(parents=True, exist_ok=True)
+
+    def draw(title: str, name: str, function: Callable[..., None], comparison: Comparison, *arguments: str) -> str:
+        file = pictures / f"{comparison.name}-{re.sub(NOT_IN_NAMES, '_', name)}.png"
+        function(comparison, *arguments, file)
+        return f"![{title}]({PICTURES}/{file.name})"
+
+    def embed(source: re.Match[str]) -> str:
+        return f'src="data:image/png;base64,{base64.b64encode((out / unquote(source[1])).read_bytes()).decode()}"'
+
+    TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
+    given = {"baseline": baseline, "draw": draw, "last": LAST, "plots": plots, "statistics": statistics}
+    # The template calls functions of this module.
+    text = TEMPLATES.get_template("report.md.j2").render({**globals(), **given}, comparisons=compared)
+    body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, MARKDOWN.render(text))
     frames = [each.table.assign(comparison=each.name) for each in compared]
     contents = {
         out / "report.md": text,
-        out / "report.html": to_html(text, out),
+        out / "report.html": TEMPLATES.get_template("report.html.j2").render(body=body),
         out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
     }
     for file, content in contents.items():
         write_atomically(file, content.encode())
     print(f"Report: {', '.join(map(str, contents))}")
-
-
-def to_markdown(
-    compared: Iterable[Comparison], problems: Sequence[str], pictures: Path, baseline: str | None = None
-) -> str:
-    """Make the report in Markdown, and draw its pictures into a folder."""
-    TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
-    functions = (
-        count, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores,
-        tabulate_speed, tabulate_hyperparameters,
-    )  # fmt: skip
-    return TEMPLATES.get_template("report.md.j2").render(
-        {function.__name__: function for function in functions},
-        problems=problems, comparisons=compared, baseline=baseline, draw=partial(draw, pictures), plots=plots,
-        statistics=statistics, last=LAST,
-    )  # fmt: skip
-
-
-def draw(folder: Path, title: str, name: str, function: plots.Drawing, comparison: Comparison, *arguments: str) -> str:
-    """Draw a picture of a comparison, and return its Markdown."""
-    named = re.sub(r"[^\w-]", "_", name)
-    file = folder / f"{comparison.name}-{named}.png"
-    function(comparison, *arguments, file)
-    return f"![{title}]({PICTURES}/{file.name})"
-
-
-def to_html(text: str, folder: Path) -> str:
-    """Convert the report to a single HTML page, with its pictures, from the folder, embedded."""
-
-    def embed(found: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode((folder / unquote(found[1])).read_bytes()).decode()}"'
-
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    return TEMPLATES.get_template("report.html.j2").render(body=re.sub(rf'src="({PICTURES}/[^"]+)"', embed, body))
 
 
 def escape(text: object) -> str:

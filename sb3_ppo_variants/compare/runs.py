@@ -10,9 +10,9 @@ import shutil
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ import torch as th
 from filelock import FileLock
 from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
+from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -33,7 +34,7 @@ from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.callbacks import tell
 from sb3_ppo_variants.collector import Told
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import Plan, Run
+from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import LAST, SPANS, Record
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.subproc import limit_cores
@@ -58,35 +59,32 @@ Work = Callable[[Run], Record]
 
 
 class RunLog(Episodes):
-    """Keeps the episodes of a run, the values that it logs, and the seconds that it takes."""
+    """Keeps the episodes of a run, the values that it logs, and the wall-clock and CPU seconds that it takes."""
 
     remembered = ("ends", "returns", "_logged", "_spent")
 
     def __init__(self) -> None:
         super().__init__()
         self._logged: list[dict[str, float]] = []
-        # Wall-clock and CPU seconds.
         self._spent = [0.0, 0.0]
         self._on_training_start()
 
     def _on_training_start(self) -> None:
         # Restart the clocks, to leave out the imports of the environment, which only the first run of a process makes.
-        self._clocks = time.perf_counter(), time.process_time()
+        self._clocks = np.array([time.perf_counter(), time.process_time()])
 
-    def seconds(self) -> tuple[float, float]:
+    def seconds(self) -> list[float]:
         """Measure the wall-clock and CPU seconds of the training so far."""
-        now = time.perf_counter(), time.process_time()
-        self._spent = [spent + to - since for spent, to, since in zip(self._spent, now, self._clocks, strict=True)]
-        self._clocks = now
-        wall, cpu = self._spent
-        return round(wall, 2), round(cpu, 2)
+        before = self._clocks
+        self._on_training_start()
+        self._spent = (self._spent + self._clocks - before).tolist()
+        return [round(spent, 2) for spent in self._spent]
 
     def _on_rollout_start(self) -> None:
         self.seconds()  # A checkpoint may be written now.
         # Read the values before SB3 dumps and clears them, which it does between a rollout and its update.
         values = {name: self.logger.name_to_value.get(f"train/{name}") for name in RECORDED_VALUES}
-        known = {name: float(value) for name, value in values.items() if value is not None}
-        if known:
+        if known := {name: float(value) for name, value in values.items() if value is not None}:
             self._logged.append({"step": self.num_timesteps, **known})
 
     _on_training_end = _on_rollout_start
@@ -97,21 +95,18 @@ class RunLog(Episodes):
             raise ValueError(f"the returns of episodes are not finite, or too large for a mean: they add up to {total}")
         digits = records.decimals(self.returns)
         returns = [round(value, digits) for value in self.returns]
+        # The mean of each logged value over the updates in each span of the steps.
+        frame = pd.DataFrame(self._logged, columns=["step", *RECORDED_VALUES], dtype=float)
+        spans = np.ceil(frame.pop("step") * SPANS / steps).clip(1, SPANS)
+        means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, SPANS + 1))
+        known = means.dropna(axis="columns", how="all")
         return {
             "score": round(float(np.mean(returns[-LAST:])), digits) if returns else None,
             "steps": steps,
             "last_returns": returns[-LAST:],
             "episodes": {"ends": self.ends, "returns": returns},
-            "training": self._curves(steps),
+            "training": {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known},
         }
-
-    def _curves(self, steps: int) -> dict[str, list[float | None]]:
-        """Compute the mean of each logged value over the updates in each span of the steps."""
-        frame = pd.DataFrame(self._logged, columns=["step", *RECORDED_VALUES], dtype=float)
-        spans = np.ceil(frame.pop("step") * SPANS / steps).clip(1, SPANS)
-        means = frame.where(np.isfinite(frame)).groupby(spans).mean().reindex(range(1, SPANS + 1))
-        known = means.dropna(axis="columns", how="all")
-        return {n: [None if pd.isna(mean) else float(f"{mean:.5g}") for mean in known[n]] for n in known}
 
 
 tell(Told.ENVS, RunLog)
@@ -139,16 +134,15 @@ def perform(
     try:
         with threadpool_limits(limits=1), limit_cores(cores), quiet():
             made = run.recipe(fast_envs)
-            if not run.algorithm:
-                return make_record(run, _act_randomly(run, made, log), log.seconds())
-            if tensorboard is not None:
-                made = replace(made, arguments={**made.arguments, "tensorboard_log": str(tensorboard / run.name)})
-            return make_record(run, _train(run, made, log, checkpoints, to_resume), log.seconds())
+            if run.algorithm and tensorboard is not None:
+                made.arguments["tensorboard_log"] = str(tensorboard / run.name)
+            result = _train(run, made, log, checkpoints, to_resume) if run.algorithm else _act_randomly(run, made, log)
     except (Exception, SystemExit):
-        return make_record(run, {"error": traceback.format_exc()}, log.seconds())
+        result = {"error": traceback.format_exc()}
+    return make_record(run, result, log.seconds())
 
 
-def make_record(run: Run, result: Record, seconds: tuple[float | None, float | None] = (None, None)) -> Record:
+def make_record(run: Run, result: Record, seconds: Sequence[float | None] = (None, None)) -> Record:
     """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
     status = "failed" if "error" in result else "finished"
     made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
@@ -160,9 +154,8 @@ def make_record(run: Run, result: Record, seconds: tuple[float | None, float | N
 def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Record:
     """Train, and return the result."""
     model = build(made, run.seed)
-    env = model.get_env()
-    assert env is not None
-    computed: Record = {"numerics": records.numerics(model), "vec_env": type(env.unwrapped).__name__}
+    env = cast(VecEnv, model.get_env())
+    numerics = records.numerics(model)
     if (every := run.conditions.get("resume_every")) is None:
         model.learn(run.timesteps, log)
     else:
@@ -186,7 +179,7 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
             # The run still counts: its results are in the record.
             warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env.close()
-    return {**log.result(model.num_timesteps), **computed}
+    return {**log.result(model.num_timesteps), "numerics": numerics, "vec_env": type(env.unwrapped).__name__}
 
 
 def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Record:
@@ -347,22 +340,24 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
 # The command
 
 
-def find_missing(options: argparse.Namespace, plan: Plan) -> list[Run]:
+def find_missing(options: argparse.Namespace, planned: Sequence[Run]) -> list[Run]:
     """Show the plan and its progress, and check the missing runs."""
-    found, problems = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
+    found = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
     status = {record["name"]: record["status"] for record in found}
-    missing = [run for run in plan.runs if status.get(run.name) != "finished"]
-    trainings = [run for run in plan.runs if run.algorithm]
+    missing = [run for run in planned if status.get(run.name) != "finished"]
+    trainings = [run for run in planned if run.algorithm]
     shown = {"settings": "{.label}", "environments": "{.env}", "seeds": "{.seed}", "steps of a run": "{.timesteps:,}"}
     for name, form in shown.items():
         print(f"{name}: {'; '.join(dict.fromkeys(map(form.format, trainings)))}")
     print(
-        f"{len(plan.runs)} runs, {len(plan.runs) - len(trainings)} of them of the random policy: "
-        f"{len(plan.runs) - len(missing)} are finished, {len(missing)} to make, "
+        f"{len(planned)} runs, {len(planned) - len(trainings)} of them of the random policy: "
+        f"{len(planned) - len(missing)} are finished, {len(missing)} to make, "
         f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
     )
-    begun = sum((options.out / TO_RESUME / run.name).exists() for run in missing)
-    for note in [*plan.notes, *problems, *([f"runs that continue from a checkpoint: {begun}"] if begun else [])]:
+    notes = [f"{run.label} in {run.env} does not use {', '.join(run.unused)}" for run in planned if run.unused]
+    if begun := sum((options.out / TO_RESUME / run.name).exists() for run in missing):
+        notes.append(f"runs that continue from a checkpoint: {begun}")
+    for note in dict.fromkeys(notes):
         print(f"- {note}")
     check(missing, options.fast_envs)
     return missing

@@ -167,26 +167,23 @@ def order(label: str) -> tuple[int, list[str | float]]:
 
 
 def comparisons(records: Iterable[Record]) -> list[Comparison]:
-    """Group the records by their conditions."""
+    """Group the records by their conditions, of which complete protocols come before those with changes.
+
+    Records of one setting with different hyperparameters are refused, as when the default of an argument changed.
+    """
     parts: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         parts[digest(record["conditions"])].append(record)
     found = [Comparison(part) for part in parts.values()]
     for comparison in found:
-        _refuse_changed_defaults(comparison.records)
-    # Complete protocols come before those with changes.
+        kinds: dict[tuple[str, str], str] = {}
+        for record in comparison.records:
+            values = digest([record["hyperparameters"], record["timesteps"]])
+            if kinds.setdefault((record["label"], record["env"]), values) != values:
+                raise ArgumentError(
+                    f"the runs of {record['label']} in {record['env']} have different hyperparameters, as when a "
+                    "default changes with the version: report them apart, from folders of their own"
+                )
     return sorted(
         found, key=lambda c: (c.conditions["preset"] or "", bool(c.conditions.get("switched")), c.envs, c.name)
     )
-
-
-def _refuse_changed_defaults(records: Sequence[Record]) -> None:
-    """Refuse records of one setting with different hyperparameters, as when the default of an argument changed."""
-    found: dict[tuple[str, str], str] = {}
-    for record in records:
-        values = digest([record["hyperparameters"], record["timesteps"]])
-        if found.setdefault((record["label"], record["env"]), values) != values:
-            raise ArgumentError(
-                f"the runs of {record['label']} in {record['env']} have different hyperparameters, as when a default "
-                "changes with the version: report them apart, from folders of their own"
-            )

@@ -10,10 +10,8 @@ import pytest
 
 from fresh import ended, run_module
 from helpers import OPTIONAL
-from sb3_ppo_variants import recipes
 from sb3_ppo_variants.__main__ import COMMANDS
 from sb3_ppo_variants.commandline import whole_number
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, PROTOCOL_NAMES
 
 # Runs a module in a new process, in which the optional packages are missing.
 SCRIPT = """
@@ -61,12 +59,6 @@ def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path)
     result = ended(compare_without_seaborn, folder=tmp_path)
     assert "needs more packages" in result.stderr.splitlines()[-1]
     assert result.returncode == 1 and not list(tmp_path.iterdir())
-
-
-def test_the_names_in_the_help_are_those_of_the_tables() -> None:
-    paths = {name: f"sb3_ppo_variants:{algorithm.__name__}" for name, algorithm in recipes.ALGORITHMS.items()}
-    assert paths.items() <= ALGORITHM_PATHS.items()
-    assert (*recipes.PROTOCOLS,) == PROTOCOL_NAMES
 
 
 @pytest.mark.parametrize(

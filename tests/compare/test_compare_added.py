@@ -111,7 +111,7 @@ def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     assert re.search(r"\| ppo_clip \| 4 \| .* \| 0\.029 \| not shown \|", text)
     # The scores are those of sb3_ppo, but of another part of training.
     assert re.search(r"\| other \| 4 \| 0\.50 .* \| \| not shown \|", text)
-    assert {each["label"] for each in records.read(packed)[0]} == {RANDOM, *of_own}
+    assert {each["label"] for each in records.read(packed)} == {RANDOM, *of_own}
 
 
 def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> None:

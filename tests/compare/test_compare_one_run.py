@@ -23,7 +23,7 @@ OTHER_TASKS = {
 
 def runs_of(setting: str, env: str = "CartPole-v1", **conditions: Any) -> list[Run]:
     """Return the run of the random policy and that of a setting."""
-    return make_plan([read_setting(setting)], [env], 1, [Conditions(**{"timesteps": 64, **conditions})]).runs
+    return make_plan([read_setting(setting)], [env], 1, [Conditions(**{"timesteps": 64, **conditions})])
 
 
 def test_a_run_is_told_only_of_the_environments() -> None:
@@ -46,7 +46,7 @@ def test_what_fails_is_recorded(tmp_path: Path) -> None:
     record = perform(runs_of("ppo_clip", "troubled_envs:PaysTooMuch-v0")[0])
     assert record["status"] == "failed" and "ValueError: the returns of episodes are not finite" in record["error"]
     records.write(tmp_path, record)
-    assert records.read(tmp_path) == ([record], [])
+    assert records.read(tmp_path) == [record]
 
 
 @pytest.mark.sampled(5)

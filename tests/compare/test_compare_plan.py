@@ -56,7 +56,7 @@ def dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
 
 
 def plan_of(*settings: str, envs: tuple[str, ...] = (ENV,), seeds: int = 2, **conditions: Any) -> list[Run]:
-    return make_plan([read_setting(text) for text in settings], list(envs), seeds, [Conditions(**conditions)]).runs
+    return make_plan([read_setting(text) for text in settings], list(envs), seeds, [Conditions(**conditions)])
 
 
 # Settings
@@ -107,20 +107,20 @@ def test_settings_that_are_not_known_are_refused(text: str, message: str) -> Non
 
 
 def resolved(setting: str, env: str = ENV, **conditions: Any) -> dict[str, Any]:
-    return resolve(read_setting(setting), env, Conditions(**conditions))[0].hyperparameters
+    return resolve(read_setting(setting), env, Conditions(**conditions)).hyperparameters
 
 
 def test_hyperparameters_are_those_of_the_recipe() -> None:
-    found, dropped = resolve(read_setting("ppo_fixed_kl:kl_coef=1"), ENV, Conditions(parameters={"gamma": 0.5}))
+    found = resolve(read_setting("ppo_fixed_kl:kl_coef=1"), ENV, Conditions(parameters={"gamma": 0.5}))
     chosen = {"n_envs": 8, "n_steps": 32, "kl_coef": 1, "gamma": 0.5, "device": "cpu", "vf_coef": 0.5}
     assert chosen.items() <= found.hyperparameters.items()
-    assert (found.timesteps, dropped) == (100_000, [])
+    assert (found.timesteps, found.unused) == (100_000, [])
 
 
 def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
     shared: dict[str, Any] = {"parameters": {"batch_size": 32, "n_steps": 16}}
-    found, dropped = resolve(Setting("sb3_a2c"), ENV, Conditions(timesteps=50, **shared))
-    assert dropped == ["batch_size"] and (found.timesteps, found.hyperparameters["n_steps"]) == (50, 16)
+    found = resolve(Setting("sb3_a2c"), ENV, Conditions(timesteps=50, **shared))
+    assert found.unused == ["batch_size"] and (found.timesteps, found.hyperparameters["n_steps"]) == (50, 16)
     # A shared clip_range does not apply to objectives with a penalty; their own argument does.
     shared = {"parameters": {"clip_range": 0.3}}
     assert resolved("ppo_fixed_kl", **shared)["clip_range"] is None
@@ -138,8 +138,8 @@ def test_an_algorithm_goes_without_what_it_does_not_have() -> None:
 @pytest.mark.parametrize("name", ["sb3_a2c", "stable_baselines3:A2C"])
 def test_a_baseline_has_its_own_hyperparameters(name: str) -> None:
     """Not PPO's: A2C is made for short rollouts, and takes as many steps in all."""
-    found, dropped = resolve(Setting(name), ENV, Conditions())
-    assert (found.timesteps, dropped) == (100_000, [])
+    found = resolve(Setting(name), ENV, Conditions())
+    assert (found.timesteps, found.unused) == (100_000, [])
     assert {"n_steps": 5, "n_envs": 8, "gamma": 0.99}.items() <= found.hyperparameters.items()
     assert resolved(name, parameters={"n_steps": 16})["n_steps"] == 16
     with pytest.raises(ArgumentError, match="there are no hyperparameters for entry='spinning-up', only for default"):
@@ -162,12 +162,12 @@ def test_hyperparameters_of_a_file(tmp_path: Path) -> None:
     file.write_text(YML)
     conditions = Conditions(file=str(file))
     described = conditions.description()["file"]
-    found, _ = resolve(Setting("sb3_ppo"), ENV, conditions)
+    found = resolve(Setting("sb3_ppo"), ENV, conditions)
     assert found.timesteps == 30_000 and found.hyperparameters["normalize"] == {"norm_reward": False}
     assert found.hyperparameters["policy_kwargs"] == {"net_arch": [8], "activation_fn": nn.ReLU}
     # A protocol changes the values of the file: it does not clip gradients.
     for given in (["ppo_clip:protocol=text"], ["ppo_clip", "--protocol", "text"]):
-        (_, run) = planned(["--seeds", "1", "--hyperparams", str(file), "--algos", *given]).runs
+        (_, run) = planned(["--seeds", "1", "--hyperparams", str(file), "--algos", *given])
         assert (run.hyperparameters["n_steps"], run.hyperparameters["max_grad_norm"]) == (16, None)
     with pytest.raises(ArgumentError, match="no hyperparameters for 'Pendulum-v1' or 'default', only for CartPole-v1"):
         planned(["--hyperparams", str(file), "--envs", "Pendulum-v1"])
@@ -207,7 +207,7 @@ def test_the_papers_hyperparameters() -> None:
     table_3 |= {"gae_lambda": 0.95, "ent_coef": 0.0, "n_envs": 1, "policy": "MlpPolicy", "policy_kwargs": None}
     for text in preset.settings:
         for env in preset.envs:
-            found, _ = resolve(read_setting(text), env, conditions)
+            found = resolve(read_setting(text), env, conditions)
             assert table_3.items() <= found.hyperparameters.items() and found.timesteps == 1_000_000
 
 
@@ -217,10 +217,10 @@ def test_the_papers_hyperparameters() -> None:
 def test_a_comparison_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
     file.write_text("settings: [ppo_clip, 'ppo_fixed_kl:kl_coef=3']\nconditions: {timesteps: 64, normalize: true}\n")
-    runs = planned(["--config", str(file)]).runs
+    runs = planned(["--config", str(file)])
     assert [run.label for run in runs[1:3]] == ["ppo_clip", "ppo_fixed_kl kl_coef=3"] and len(runs) == 7
     assert {run.conditions["preset"] for run in runs} == {"mine"}
-    changed = planned(["--config", str(file), "--seeds", "1", "--no-normalize", "--algos", "ppo_clip"]).runs
+    changed = planned(["--config", str(file), "--seeds", "1", "--no-normalize", "--algos", "ppo_clip"])
     assert [run.hyperparameters.get("normalize") for run in changed] == [False, False]
     for text, message in (
         ("settings: ppo_clip", "settings must be a list of texts, not 'ppo_clip'"),
@@ -234,7 +234,7 @@ def test_a_comparison_in_a_file(tmp_path: Path) -> None:
 
 
 def test_options_change_all_conditions_of_a_file() -> None:
-    runs = planned(["--config", STUDY, "--protocol", "text", "-p", "gamma=0.9"]).runs
+    runs = planned(["--config", STUDY, "--protocol", "text", "-p", "gamma=0.9"])
     assert {(run.conditions["protocol"], run.conditions["parameters"]["gamma"]) for run in runs} == {("text", 0.9)}
     # Three of the ten conditions are now the same.
     assert len({run.name for run in runs}) == len(runs) == 8 * (4 + 2 * 4 * 4)
@@ -293,17 +293,15 @@ def test_plans_that_compare_nothing_are_refused(
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.jsonl.gz")), ids=lambda file: file.name)
 def test_committed_records_have_the_names_of_their_runs(file: Path) -> None:
-    found, problems = records.read(file)
-    assert found and not problems
-    for record in found:
-        run = Run(**{field.name: record[field.name] for field in fields(Run)})  # type: ignore[literal-required]
+    for record in records.read(file):
+        run = Run(**{field.name: record[field.name] for field in fields(Run) if field.compare})  # type: ignore[literal-required]
         assert run.name == record["name"]
 
 
 @needs_records
 def test_the_runs_of_the_study_are_found_again() -> None:
-    names = {run.name for run in planned(["--config", STUDY]).runs}
-    assert {record["name"] for record in records.read(RESULTS / "table1-study.jsonl.gz")[0]} <= names
+    names = {run.name for run in planned(["--config", STUDY])}
+    assert {record["name"] for record in records.read(RESULTS / "table1-study.jsonl.gz")} <= names
 
 
 # The command before its first run

@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -249,16 +248,18 @@ def test_packed_records_give_the_same_report(tmp_path: Path) -> None:
     for folder in ("again", "more"):
         for name in ("report.md", "report.html", "scores.csv"):
             assert (tmp_path / folder / name).read_text() == (runs / name).read_text()
-    records.pack(records.read(runs / "records")[0], packed)
+    records.pack(records.read(runs / "records"), packed)
     assert packed.read_bytes() == first
 
 
-def test_records_that_cannot_be_read_are_not_used(tmp_path: Path) -> None:
-    write(tmp_path, [RECORDS[4] | {"format": 99}, *RECORDS[5:]])
-    (tmp_path / "records" / "torn.json").write_text(json.dumps(RECORDS[2])[:-9])
-    assert main(["report", "--out", str(tmp_path)]) == 0
-    text = text_of(tmp_path / "report.md")
-    assert "is ignored: it has format 99" in text and "torn.json is ignored: " in text
+@pytest.mark.parametrize(
+    ("content", "message"), [('{"format": 99}', "has format 99, and this version reads format 1"), ("[", "Expecting")]
+)
+def test_a_record_that_cannot_be_read_is_named(content: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path, RECORDS)
+    (tmp_path / "records" / "other.json").write_text(content)
+    with pytest.raises(SystemExit, match=rf"other\.json .*{message}"):
+        main(["report", "--out", str(tmp_path)])
 
 
 CUT, NO_JSON = gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")
@@ -267,7 +268,7 @@ CUT, NO_JSON = gzip.compress(b"text" * 99)[:-9], gzip.compress(b"\xff")
 @pytest.mark.parametrize("content", [b"text", CUT, NO_JSON], ids=["text", "cut", "no JSON"])
 def test_a_file_that_is_no_export_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.gz").write_bytes(content)
-    with pytest.raises(SystemExit, match=r"file\.gz cannot be read as a file that report --export wrote"):
+    with pytest.raises(SystemExit, match=r"file\.gz cannot be read as records: "):
         main(["report", "--out", str(tmp_path), "--from", str(tmp_path / "file.gz")])
 
 

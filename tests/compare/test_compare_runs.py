@@ -87,7 +87,7 @@ def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys
     exported = tmp_path / "packed" / "mine.jsonl.gz"
     assert compare(tmp_path / "first") == 0
     assert main(["report", "--out", str(tmp_path / "first"), "--export", str(exported)]) == 0
-    packed = {record["name"]: record for record in records.read(exported)[0]}
+    packed = {record["name"]: record for record in records.read(exported)}
     assert len(packed) == 3
     capsys.readouterr()
     (tmp_path / "second" / "records").mkdir(parents=True)
@@ -164,7 +164,7 @@ class Losing(InProcess):
 
 def test_a_run_that_loses_its_worker_is_failed() -> None:
     envs = ["CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1"]
-    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, [Conditions()]).runs if run.algorithm]
+    planned = [run for run in make_plan([read_setting("ppo_clip")], envs, 1, [Conditions()]) if run.algorithm]
     begun: list[str] = []
 
     def work(run: Run) -> Any:

@@ -133,7 +133,7 @@ def test_a_protocol_that_is_not_known_is_refused() -> None:
 
 
 def hyperparameters(setting: str, **conditions: Any) -> dict[str, Any]:
-    return resolve(read_setting(setting), "Reacher-v5", Conditions(entry="mujoco", **conditions))[0].hyperparameters
+    return resolve(read_setting(setting), "Reacher-v5", Conditions(entry="mujoco", **conditions)).hyperparameters
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -172,9 +172,8 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
     for protocol in PROTOCOLS:
         own = hyperparameters(f"ppo_clip:protocol={protocol}", normalize=True, anneal=True)
         assert own == hyperparameters("ppo_clip", protocol=protocol)
-        assert (
-            own == resolve(read_setting(f"ppo_clip:protocol={protocol}"), "Reacher-v5", Conditions())[0].hyperparameters
-        )
+        run = resolve(read_setting(f"ppo_clip:protocol={protocol}"), "Reacher-v5", Conditions())
+        assert own == run.hyperparameters
     assert hyperparameters("ppo_clip:clip_range=0.1,protocol=released-code")["clip_range"] == "lin_0.1"
     assert read_setting("ppo_clip:protocol=text").label == "ppo_clip protocol=text"
     with pytest.raises(ArgumentError, match="protocol='txt' is not allowed; allowed: text, re"):
@@ -183,11 +182,11 @@ def test_a_setting_has_a_protocol_of_its_own() -> None:
 
 @pytest.mark.parametrize("protocol", ["text", "released-code"])
 def test_table_1_at_full_length(protocol: str) -> None:
-    made = planned(["--config", "paper-table1", "--protocol", protocol]).runs
+    made = planned(["--config", "paper-table1", "--protocol", protocol])
     runs = [run for run in made if run.algorithm]
     assert len({run.name for run in runs}) == 231 + 21 and {run.timesteps for run in runs} == {1_000_000}
     of_sb3 = [run for run in runs if run.label.startswith("sb3")]
     assert {run.label for run in of_sb3} == {"sb3_ppo protocol=sb3"}
     (conditions,) = read_config("paper-table1").conditions
     for run in of_sb3:
-        assert run.hyperparameters == resolve(read_setting("sb3_ppo"), run.env, conditions)[0].hyperparameters
+        assert run.hyperparameters == resolve(read_setting("sb3_ppo"), run.env, conditions).hyperparameters
