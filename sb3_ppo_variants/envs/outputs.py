@@ -10,7 +10,7 @@ takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, wit
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from copy import copy, deepcopy
+from copy import deepcopy
 from functools import partial
 from math import isfinite
 from traceback import walk_tb
@@ -78,29 +78,11 @@ def check_actions(actions: np.ndarray) -> None:
         raise NonFiniteError("action", f"not finite: {actions[row]}", row)
 
 
-def copy_info(info: Info) -> Info:
-    """Copy an info. The copy is as independent as a deep copy, but costs less if the info has no nested objects."""
-    if type(info) is not dict:
-        return deepcopy(info)
-    copied = info.copy()
-    for key, value in info.items():
-        if type(value) not in IMMUTABLE:
-            if type(value) is np.ndarray:
-                is_flat = not value.dtype.hasobject
-            else:
-                is_flat = type(value) is dict and IMMUTABLE.issuperset(map(type, value.values()))
-            if not is_flat:
-                return deepcopy(info)
-            copied[key] = copy(value)
-    return copied
-
-
-def copy_observation(observation: Value) -> Value:
-    """Copy an observation, because its environment or another one may write the next one to the same memory."""
-    if type(observation) is dict:
-        return {key: copy_observation(part) for key, part in observation.items()}
-    is_plain = type(observation) is np.ndarray and not observation.dtype.hasobject
-    return observation.copy() if is_plain else deepcopy(observation)
+def copy_value(value: Value) -> Value:
+    """Copy what an environment may change later, as deeply as SB3 does, whose ``deepcopy`` takes longer."""
+    if type(value) is dict:
+        return {key: part if type(part) in IMMUTABLE else copy_value(part) for key, part in value.items()}
+    return value.copy() if type(value) is np.ndarray and not value.dtype.hasobject else deepcopy(value)
 
 
 class OutputCheck:
@@ -109,7 +91,6 @@ class OutputCheck:
     Observations of arrays and numbers are checked, also in a ``Dict``. Policies take no others.
 
     :param space: the space of the observations of one environment
-    :param n_envs: number of environments
     """
 
     def __init__(self, space: AnySpace, n_envs: int):
@@ -203,12 +184,9 @@ class OutputCheck:
         return bool(array)
 
     def name_failure(self, error: Exception, env_index: int) -> None:
-        """Raise an error that names the wrong output at which SB3's ``Monitor`` failed, if it did.
+        """Raise an error that names the wrong output at which SB3's ``Monitor`` failed, if a step raised that error.
 
-        ``make_vec_env`` puts a ``Monitor`` around each environment, so it meets a wrong output first, and its own error
-        tells neither the environment nor the value.
-
-        :param error: the error that the step of the environment raised
+        The one that ``make_vec_env`` puts around each environment tells neither the environment nor the value.
         """
         *_, (frame, _) = walk_tb(error.__traceback__)
         by_output = isinstance(error, (TypeError, ValueError, IndexError, OverflowError))
@@ -250,7 +228,7 @@ class OutputCheck:
 
     def stacked_observations(self, observations: VecEnvObs) -> VecEnvObs:
         """Copy the observations of all environments; see :meth:`stacked`."""
-        fitted: VecEnvObs = copy_observation(self.observation(observations, None))
+        fitted: VecEnvObs = copy_value(self.observation(observations, None))
         self.numbers(fitted)
         return fitted
 
@@ -271,19 +249,18 @@ def _check_numbers(space: AnySpace, observation: Value, quantity: str, env_index
     if space.shape is None or space.dtype is None:
         return
     array = np.asarray(observation)
-    if array.dtype.kind == "f" and array.dtype == space.dtype and is_finite(array):
-        return
-    limits = _limits(space)
-    if array.dtype.kind == "f":
+    is_float = array.dtype.kind == "f"
+    if is_float and array.dtype != space.dtype:
         with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
-            array = array.astype(space.dtype, copy=False)
-        right = np.True_ if is_finite(array) else np.isfinite(array)
-    else:
-        right = np.True_ if limits is None else (limits[0] <= array) & (array < limits[1])
+            array = array.astype(space.dtype)
+    limits = None if is_float else _limits(space)
+    if limits is None and (not is_float or is_finite(array)):
+        return
+    right = np.isfinite(array) if limits is None else (limits[0] <= array) & (array < limits[1])
     if right.all():
         return
     if env_index is None:
-        env_index = int(np.unravel_index(int(np.argmin(right)), right.shape)[0])
+        env_index = int(np.argwhere(~right)[0][0])
     if limits is None:
         raise NonFiniteError(quantity, f"not finite: {array}", env_index)
     refuse_output(quantity, str(array), f"between {limits[0]} and {limits[1] - 1}", env_index)
@@ -325,9 +302,6 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
 class DummySteps:
     """The steps and resets of a ``DummyVecEnv``, with checks.
 
-    The results are as independent of the environments as SB3's deep copies, which arrays and an ``info`` of numbers,
-    strings, arrays and dicts of these do not need.
-
     :param each: iterates over the environments and their indices
     """
 
@@ -336,9 +310,6 @@ class DummySteps:
         space, arrays = env.observation_space, env.buf_obs
         self._check = OutputCheck(space, env.num_envs)
         self._rows = next(iter(arrays.values())) if None in arrays else PartRows(arrays)
-        # The type and length of observations that are vectors; no observation has a length of -1.
-        self._dtype = space.dtype
-        self._length = space.shape[0] if space.shape is not None and len(space.shape) == 1 else -1
         self._number = int if isinstance(space, spaces.Discrete) else None
         # Whether integers are in the space is checked in turn, as are the parts of a dict.
         is_float = isinstance(self._rows, np.ndarray) and self._rows.dtype.kind == "f"
@@ -349,7 +320,7 @@ class DummySteps:
         env, rows, check, actions = self._env, self._rows, self._check, self._env.actions
         rewards, dones, infos = env.buf_rews, env.buf_dones, env.buf_infos
         # Local variables, because this runs at every step and looking up others takes longer.
-        array, dtype, length, number = np.ndarray, self._dtype, self._length, self._number
+        array, dtype, shape, number = np.ndarray, env.observation_space.dtype, env.observation_space.shape, self._number
         low, high, numbers = -LARGEST, LARGEST, NUMBERS
         for i, single in self._each():
             try:
@@ -362,17 +333,10 @@ class DummySteps:
             except (TypeError, ValueError):
                 check.step(returned, i)
                 raise
-            # Vectors and numbers of the usual types need no conversion. Recognising them here saves calls.
+            # Values of the usual types need no conversion. Recognising them here saves calls.
+            kind = type(observation)
             is_usual = (
-                (
-                    type(observation) is number
-                    or (
-                        type(observation) is array
-                        and observation.dtype is dtype
-                        and observation.ndim == 1
-                        and len(observation) == length
-                    )
-                )
+                ((kind is array and observation.dtype is dtype and observation.shape == shape) or kind is number)
                 and (type(reward) is float or type(reward) in numbers)
                 and low <= reward <= high  # type: ignore[operator]
                 and (terminated is False or terminated is True)
@@ -389,7 +353,7 @@ class DummySteps:
                     rows[i] = observation
                 if not (is_usual and self._are_finite()):
                     check.terminal(observation, i)
-                info["terminal_observation"] = copy_observation(observation)
+                info["terminal_observation"] = copy_value(observation)
                 observation, env.reset_infos[i] = check.reset(single.reset(), i)
             rows[i] = observation
         if not self._are_finite():
@@ -400,7 +364,7 @@ class DummySteps:
         self.advance()
         env = self._env
         # Most infos have nothing but TimeLimit.truncated.
-        infos = [info.copy() if len(info) == 1 else copy_info(info) for info in env.buf_infos]
+        infos = [info.copy() if len(info) == 1 else copy_value(info) for info in env.buf_infos]
         return self._rows.copy(), env.buf_rews.copy(), env.buf_dones.copy(), infos
 
     def reset(self) -> VecEnvObs:

@@ -5,25 +5,25 @@ import os
 import timeit
 from collections.abc import Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, proxy
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
-from sb3_ppo_variants.envs.mujoco.tasks import TASKS, InfoParts, arguments_of, spec_of_task
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, InfoParts, default_settings, spec_of_task
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.envs.subproc import count_cores
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
 
 if TYPE_CHECKING:
+    from gymnasium.envs.mujoco import MujocoEnv
     from mujoco.batch import Batch
 
 MUJOCO_RULES = {
@@ -105,11 +105,13 @@ def _fixed(terms: InfoParts) -> InfoParts:
 class OneSimulation(gym.Env):
     """One simulation of a :class:`MujocoVecEnv`, for SB3's ``Monitor`` and those who ask for its attributes."""
 
-    def __init__(self, venv: "MujocoVecEnv", index: int, observation_space: spaces.Box, action_space: spaces.Box):
+    def __init__(self, venv: "MujocoVecEnv", index: int, env: "MujocoEnv"):
         # Without a cycle of references, MuJoCo's threads end with the last reference to the environments.
         self._venv: MujocoVecEnv = proxy(venv)
-        self._index = index
-        self.spec, self.observation_space, self.action_space = venv.spec, observation_space, action_space
+        self._index, self._env_type = index, type(env)
+        self.spec, self.observation_space, self.action_space = venv.spec, env.observation_space, env.action_space
+        self.model, self.init_qpos, self.init_qvel = env.model, env.init_qpos, env.init_qvel
+        self._reset_noise_scale = getattr(env, "_reset_noise_scale", None)
         self.outcome: tuple[None, float, bool, bool, Info] = (None, 0.0, False, False, {})
 
     def step(self, action: np.ndarray) -> tuple[None, float, bool, bool, Info]:
@@ -117,11 +119,18 @@ class OneSimulation(gym.Env):
         return self.outcome
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[None, Info]:
-        """Write the state in which the next episode begins."""
+        """Write the state in which the next episode begins, which gymnasium's own method draws."""
         super().reset(seed=seed)
-        task = self._venv.task
-        task.qpos[self._index], task.qvel[self._index] = task.reset(self.np_random)
+        self._env_type.reset_model(self)  # type: ignore[arg-type]
         return None, {}
+
+    def set_state(self, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Write the state to the batch."""
+        task = self._venv.task
+        task.qpos[self._index], task.qvel[self._index] = qpos, qvel
+
+    def _get_obs(self) -> None:
+        """Observe nothing: the batch observes all simulations at once."""
 
 
 class MujocoVecEnv(VecEnv):
@@ -130,9 +139,7 @@ class MujocoVecEnv(VecEnv):
     A reset replaces the whole state of a simulation, so an exact resume only needs seeds, as with other environments.
 
     :param spec: gymnasium's description of the task
-    :param n_envs: number of simulations
     :param arguments: arguments of ``gym.make`` other than the defaults
-    :param n_threads: number of threads, or ``"auto"``
     :param folder: folder for monitor files
     :param monitoring: arguments of ``Monitor``
     """
@@ -147,25 +154,24 @@ class MujocoVecEnv(VecEnv):
         monitoring: Mapping[str, Any],
     ):
         import mujoco
-        from gymnasium.envs.mujoco.mujoco_env import expand_model_path
         from mujoco.batch import Batch
 
         self.spec, self._mujoco = spec, mujoco
-        xml_file, settings = arguments_of(spec)
+        settings = default_settings(spec)
         # None stands for what gym.make does without these.
         without = ("max_episode_steps", "render_mode")
         arguments = {name: value for name, value in arguments.items() if value is not None or name not in without}
         if unknown := {name: value for name, value in arguments.items() if name not in settings}:
             refuse("env_kwargs", unknown, f"{', '.join(settings)}; for pictures and other models, use make_vec_env")
         settings.update(arguments)
-        frame_skip, limit = settings.pop("frame_skip"), settings.pop("max_episode_steps")
-        check_arguments({"frame_skip": frame_skip, "max_episode_steps": limit}, MUJOCO_RULES)
-        model = mujoco.MjModel.from_xml_path(expand_model_path(xml_file))
-        self._data = mujoco.MjData(model)
+        check_arguments(settings, MUJOCO_RULES)
+        limit = settings.pop("max_episode_steps")
+        env = cast("MujocoEnv", load_env_creator(str(spec.entry_point))(**settings))
+        model, self._data = env.model, env.data
         if isinstance(n_threads, str):
             # Other processes have hardly any influence on the shortest of some steps.
             seconds = min(
-                timeit.repeat(lambda: mujoco.mj_step(model, self._data, nstep=frame_skip), number=1, repeat=20)
+                timeit.repeat(lambda: mujoco.mj_step(model, self._data, nstep=env.frame_skip), number=1, repeat=20)
             )
             n_threads = max(1, min(count_cores(), n_envs, int(n_envs * seconds / SECONDS_WORTH_A_THREAD)))
         # Only a persistent batch keeps the contacts.
@@ -176,15 +182,13 @@ class MujocoVecEnv(VecEnv):
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
         self._limit = limit if limit not in (-1, None) else NO_LIMIT
         self._n_steps = np.zeros(n_envs, np.int64)
-        self.task = TASKS[spec.id](batch, settings, frame_skip)
+        self.task = TASKS[spec.id](batch, env, settings)
         self._actions = np.zeros((n_envs, model.nu), np.float32)
-        low, high = model.actuator_ctrlrange.astype(np.float32).T
-        of_env = spaces.Box(-np.inf, np.inf, (self.task.size,), np.float64), spaces.Box(low, high, dtype=np.float32)
-        self._singles = [OneSimulation(self, i, *of_env) for i in range(n_envs)]
+        self._singles = [OneSimulation(self, i, env) for i in range(n_envs)]
         self._monitors = [
             Monitor(one, folder and os.path.join(folder, str(i)), **monitoring) for i, one in enumerate(self._singles)
         ]
-        super().__init__(n_envs, *of_env)
+        super().__init__(n_envs, env.observation_space, env.action_space)
 
     def reset(self) -> VecEnvObs:
         """Begin new episodes in all simulations, with the seeds that were set since the last reset.

@@ -18,10 +18,9 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from sb3_ppo_variants.errors import ArgumentError, refuse
 
 if TYPE_CHECKING:
+    from gymnasium.envs.mujoco import MujocoEnv
     from mujoco.batch import Batch
 
-Generator: TypeAlias = np.random.Generator
-State: TypeAlias = tuple[np.ndarray, np.ndarray]
 # Parts of infos: for each key, one value per simulation.
 InfoParts: TypeAlias = Mapping[str, Iterable[object]]
 
@@ -34,23 +33,20 @@ class Task:
     step, and fields that MuJoCo derives from them one substep older. The arrays change with the next step. MuJoCo only
     returns the fields that were read before the first step.
 
-    :param batch: MuJoCo's batch
-    :param settings: the arguments of gymnasium's environment, which become the attributes of ``settings``
-    :param frame_skip: simulated steps per action
+    :param env: gymnasium's environment, which is not stepped
+    :param settings: its arguments, which become the attributes of ``settings``
     """
 
     contact_forces = False
     """Whether ``cfrc_ext`` is computed after each step, which costs time."""
-    gaussian = False
-    """Whether episodes begin with Gaussian noise in velocities."""
+    highest_speed = np.inf
+    """Velocities are observed up to this one."""
 
-    def __init__(self, batch: "Batch", settings: Mapping[str, object], frame_skip: int):
-        self.batch, self.model = batch, batch.model
-        self.settings, self.frame_skip = SimpleNamespace(**settings), frame_skip
-        #: simulated seconds per action
-        self.dt = float(batch.model.opt.timestep) * frame_skip
-        self.init_qpos: np.ndarray = batch.model.qpos0.copy()
-        self.init_qvel = np.zeros(batch.model.nv)
+    def __init__(self, batch: "Batch", env: "MujocoEnv", settings: Mapping[str, object]):
+        self.batch, self.model, self.settings = batch, batch.model, SimpleNamespace(**settings)
+        self.frame_skip, self.dt, self.init_qpos = env.frame_skip, env.dt, env.init_qpos
+        #: how many positions are not observed, the first ones
+        self.n_hidden: int = getattr(env, "observation_structure", {}).get("skipped_qpos", 0)
         #: forces and torques on each body from outside, such as contacts
         self.cfrc_ext = np.zeros((batch.nsim, batch.model.nbody, 6))
         # What these read, MuJoCo computes from now on.
@@ -59,10 +55,8 @@ class Task:
         #: which simulations have terminated in this step
         self.terminated = self.terminates()
         self.reward(np.zeros((batch.nsim, batch.model.nu), np.float32))
-        self.reset(np.random.default_rng(0))
         self.describe()
-        #: how many numbers are observed
-        self.size = int(self.observe().shape[1])
+        self.observe()
 
     def __getattr__(self, name: str) -> np.ndarray:
         if name.startswith("_"):
@@ -75,15 +69,12 @@ class Task:
         """Return the positions of a body's frame, of shape ``(n_envs, 3)``."""
         return self.xpos[:, self.model.body(name).id]
 
-    def state(self, n_hidden: int = 0, bound: float = np.inf) -> np.ndarray:
-        """Read positions, possibly without the first ones, which are those in the world, and clipped velocities."""
-        first = n_hidden if n_hidden and self.settings.exclude_current_positions_from_observation else 0
-        velocities = self.qvel if bound == np.inf else np.minimum(np.maximum(self.qvel, -bound), bound)
-        return np.concatenate((self.qpos[:, first:], velocities), axis=1)
-
     def observe(self) -> np.ndarray:
-        """Return the observations, of shape ``(n_envs, size)``."""
-        raise NotImplementedError
+        """Return the observations, of shape ``(n_envs, size)``: by default, positions and velocities."""
+        # np.clip() takes longer.
+        is_bounded = self.highest_speed < np.inf
+        speeds = np.minimum(np.maximum(self.qvel, -self.highest_speed), self.highest_speed) if is_bounded else self.qvel
+        return np.concatenate((self.qpos[:, self.n_hidden :], speeds), axis=1)
 
     def reward(self, actions: np.ndarray) -> tuple[np.ndarray, InfoParts]:
         """Return the rewards after a step, of shape ``(n_envs,)``, and parts of the infos.
@@ -91,14 +82,6 @@ class Task:
         :param actions: of shape ``(n_envs, nu)``
         """
         raise NotImplementedError
-
-    def reset(self, rng: Generator) -> State:
-        """Draw the ``qpos`` and ``qvel`` with which the next episode of one simulation begins."""
-        scale = self.settings.reset_noise_scale
-        qpos = self.init_qpos + rng.uniform(low=-scale, high=scale, size=self.model.nq)
-        if self.gaussian:
-            return qpos, self.init_qvel + scale * rng.standard_normal(self.model.nv)
-        return qpos, self.init_qvel + rng.uniform(low=-scale, high=scale, size=self.model.nv)
 
     def terminates(self) -> np.ndarray:
         """Return which simulations have terminated, of shape ``(n_envs,)``."""
@@ -137,9 +120,11 @@ def flat(rows: np.ndarray) -> np.ndarray:
 class Robot(Task):
     """A robot that is to move along the first axis and, in some tasks, to stay healthy."""
 
+    n_axes = 1
+
     def place(self) -> np.ndarray:
         """Return where robots are, of shape ``(n_envs, n_axes)``."""
-        return self.qpos[:, :1].copy()
+        return self.qpos[:, : self.n_axes].copy()
 
     def is_healthy(self) -> np.ndarray | None:
         """Return which robots are healthy, if that is rewarded."""
@@ -179,11 +164,6 @@ class Robot(Task):
 class HalfCheetah(Robot):
     """A cheetah that runs in a plane."""
 
-    gaussian = True
-
-    def observe(self) -> np.ndarray:
-        return self.state(1)
-
     def describe(self) -> InfoParts:
         return {"x_position": self.qpos[:, 0]}
 
@@ -191,8 +171,7 @@ class HalfCheetah(Robot):
 class Walker2d(Robot):
     """A robot that walks in a plane, and must keep its height and angle."""
 
-    def observe(self) -> np.ndarray:
-        return self.state(1, bound=10)
+    highest_speed = 10
 
     def is_healthy(self) -> np.ndarray:
         height = is_within(self.qpos[:, 1], self.settings.healthy_z_range)
@@ -213,11 +192,7 @@ class Hopper(Walker2d):
 class Swimmer(Robot):
     """A robot that swims in a plane."""
 
-    def place(self) -> np.ndarray:
-        return self.qpos[:, :2].copy()
-
-    def observe(self) -> np.ndarray:
-        return self.state(2)
+    n_axes = 2
 
     def describe(self) -> InfoParts:
         place = self.qpos[:, :2]
@@ -227,15 +202,16 @@ class Swimmer(Robot):
 class Ant(Swimmer):
     """An ant, which feels its contacts."""
 
-    contact_forces = gaussian = True
+    contact_forces = True
 
     def place(self) -> np.ndarray:
         return self.xpos[:, self.model.body(self.settings.main_body).id, :2].copy()
 
     def observe(self) -> np.ndarray:
+        state = super().observe()
         if not self.settings.include_cfrc_ext_in_observation:
-            return self.state(2)
-        return np.concatenate((self.state(2), flat(self._forces()[:, 1:])), axis=1)
+            return state
+        return np.concatenate((state, flat(self._forces()[:, 1:])), axis=1)
 
     def is_healthy(self) -> np.ndarray:
         low, high = self.settings.healthy_z_range
@@ -262,7 +238,7 @@ class Humanoid(Swimmer):
 
     def observe(self) -> np.ndarray:
         """Read quantities of the bodies too, of which the first are those of the world."""
-        parts = [self.state(2)]
+        parts = [super().observe()]
         for name, first in {"cinert": 1, "cvel": 1, "qfrc_actuator": 6, "cfrc_ext": 1}.items():
             if getattr(self.settings, f"include_{name}_in_observation") is True:
                 parts.append(flat(getattr(self, name)[:, first:]))
@@ -311,9 +287,6 @@ def have_finite_states(sims: Task) -> np.ndarray:
 class InvertedPendulum(Task):
     """A pole on a cart."""
 
-    def observe(self) -> np.ndarray:
-        return self.state()
-
     def terminates(self) -> np.ndarray:
         return np.asarray(~have_finite_states(self) | (np.abs(self.qpos[:, 1]) > 0.2))
 
@@ -324,8 +297,6 @@ class InvertedPendulum(Task):
 
 class InvertedDoublePendulum(Task):
     """Two poles on a cart, whose tip should be high and still."""
-
-    gaussian = True
 
     def observe(self) -> np.ndarray:
         angles = self.qpos[:, 1:]
@@ -358,18 +329,6 @@ class Reacher(Task):
         control = -squares(actions) * self.settings.reward_control_weight
         return near + control, {"reward_dist": near, "reward_ctrl": control}
 
-    def reset(self, rng: Generator) -> State:
-        """Begin near the initial state, with a target within reach."""
-        qpos = rng.uniform(low=-0.1, high=0.1, size=self.model.nq) + self.init_qpos
-        while True:
-            goal = rng.uniform(low=-0.2, high=0.2, size=2)
-            if np.linalg.norm(goal) < 0.2:
-                break
-        qpos[-2:] = goal
-        qvel = self.init_qvel + rng.uniform(low=-0.005, high=0.005, size=self.model.nv)
-        qvel[-2:] = 0
-        return qpos, qvel
-
 
 class Pusher(Task):
     """An arm that pushes an object to a goal."""
@@ -384,18 +343,6 @@ class Pusher(Task):
         there = -norms(self.body("object") - self.body("goal")) * settings.reward_dist_weight
         control = -squares(actions) * settings.reward_control_weight
         return there + control + near, {"reward_dist": there, "reward_ctrl": control, "reward_near": near}
-
-    def reset(self, rng: Generator) -> State:
-        """Begin in the initial state, with the object away from its goal."""
-        qpos = self.init_qpos.copy()
-        while True:
-            place = np.concatenate([rng.uniform(low=-0.3, high=0, size=1), rng.uniform(low=-0.2, high=0.2, size=1)])
-            if np.linalg.norm(place) > 0.17:
-                break
-        qpos[-4:-2], qpos[-2:] = place, 0
-        qvel = self.init_qvel + rng.uniform(low=-0.005, high=0.005, size=self.model.nv)
-        qvel[-4:] = 0
-        return qpos, qvel
 
 
 # What is not in these classes is in the signatures of gymnasium's environments.
@@ -419,7 +366,7 @@ def has_batches(spec: EnvSpec, env_kwargs: Mapping[str, object]) -> bool:
     if not installed or spec.id not in TASKS or not is_gymnasiums(spec):
         return False
     given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
-    return given <= arguments_of(spec)[1].keys()
+    return given <= default_settings(spec).keys()
 
 
 def spec_of_task(env_id: str) -> EnvSpec:
@@ -438,11 +385,10 @@ def spec_of_task(env_id: str) -> EnvSpec:
     return spec
 
 
-def arguments_of(spec: EnvSpec) -> tuple[str, dict[str, Any]]:
-    """Find the model of a task, and the arguments of ``gym.make`` that a batch takes, with their defaults."""
+def default_settings(spec: EnvSpec) -> dict[str, Any]:
+    """Find the arguments of ``gym.make`` that a batch takes, with their defaults."""
     assert isinstance(spec.entry_point, str)
     parameters = signature(load_env_creator(spec.entry_point)).parameters.values()
-    arguments = {one.name: one.default for one in parameters if one.default is not one.empty}
-    del arguments["default_camera_config"]
-    arguments.update(spec.kwargs, max_episode_steps=spec.max_episode_steps)
-    return arguments.pop("xml_file"), arguments
+    settings = {one.name: one.default for one in parameters if one.default is not one.empty}
+    del settings["default_camera_config"], settings["xml_file"]
+    return {**settings, **spec.kwargs, "max_episode_steps": spec.max_episode_steps}
