@@ -217,10 +217,15 @@ class ActionDistribution(ABC):
 @dataclass(frozen=True)
 class _WithStd(ActionDistribution):
     std: Std = "parameter"
+    of_parameter: ClassVar[type[DiagGaussianDistribution]]
+    of_state: ClassVar[type[DiagGaussianDistribution]]
 
     def __post_init__(self) -> None:
         if self.std not in ("parameter", "state"):
             refuse("std", self.std, "'parameter', 'state'")
+
+    def make(self, action_dim: int) -> DiagGaussianDistribution:
+        return (self.of_state if self.std == "state" else self.of_parameter)(action_dim)
 
 
 @dataclass(frozen=True)
@@ -235,10 +240,7 @@ class Gaussian(_WithStd):
     """
 
     bounded = False
-
-    def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Make the distribution of actions of this many dimensions."""
-        return (StateGaussianDistribution if self.std == "state" else DiagGaussianDistribution)(action_dim)
+    of_parameter, of_state = DiagGaussianDistribution, StateGaussianDistribution
 
 
 @dataclass(frozen=True)
@@ -250,10 +252,7 @@ class SquashedGaussian(_WithStd):
     """
 
     bounded = True
-
-    def make(self, action_dim: int) -> DiagGaussianDistribution:
-        """Make the distribution of actions of this many dimensions."""
-        return (SquashedStateGaussianDistribution if self.std == "state" else SquashedGaussianDistribution)(action_dim)
+    of_parameter, of_state = SquashedGaussianDistribution, SquashedStateGaussianDistribution
 
 
 @dataclass(frozen=True)

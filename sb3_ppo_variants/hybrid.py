@@ -5,7 +5,7 @@ over them. A part may count only with some outcomes of a choice. Then its log-pr
 one of these, and its entropy and KL count with their probability: the chain rules of the entropy and the KL.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -175,63 +175,37 @@ class HybridDistribution(DiagGaussianDistribution):
     def divergences(self) -> Divergences:
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
         ends = accumulate(self._n_parameters)
-        where = tuple(slice(end - n, end) for end, n in zip(ends, self._n_parameters, strict=True))
-        product = _Product(tuple(map(divergences_of, self.parts)), where, tuple(self.conditions))
-        return Divergences(type(self), _parameters, product.kl, product.renyi, product.jensen_shannon)
+        where = [slice(end - n, end) for end, n in zip(ends, self._n_parameters, strict=True)]
+        each = [*zip(map(divergences_of, self.parts), where, self.conditions, strict=True)]
 
+        def parameters(distribution: HybridDistribution) -> Parameters:
+            return tuple(tensor for part in distribution.parts for tensor in divergences_of(part).parameters(part))
 
-@dataclass(frozen=True)
-class _Product:
-    """The divergences of a product.
+        def kl(old: Parameters, new: Parameters) -> th.Tensor:
+            total = []
+            for part, at, condition in each:
+                # The parameters of a choice are its logits.
+                share = 1.0 if condition is None else condition.share(old[where[condition.choice]][0].softmax(dim=1))
+                total.append(share * part.kl(old[at], new[at]))
+            return th.stack(total).sum(dim=0)
 
-    :param factors: those of its parts
-    :param where: where the parameters of each part are
-    :param conditions: where each part counts; ``None`` for everywhere
-    """
+        def renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
+            if any(self.conditions):
+                raise MissingKLError(
+                    "the Renyi divergence of actions with only_if is not known: it is not a sum over parts; allowed: "
+                    "the KL and the reverse KL"
+                )
+            return th.stack([part.renyi(old[at], new[at], order) for part, at, _ in each]).sum(dim=0)
 
-    factors: tuple[Divergences, ...]
-    where: tuple[slice, ...]
-    conditions: tuple[Condition | None, ...]
+        def jensen_shannon(old: Parameters, new: Parameters) -> th.Tensor:
+            if len(each) > 1:
+                raise MissingKLError(
+                    f"the Jensen-Shannon divergence of actions with {len(each)} parts is not known: it is not the sum "
+                    "over parts; allowed: the KL, the reverse KL and Renyi divergences"
+                )
+            return each[0][0].jensen_shannon(old, new)
 
-    def kl(self, old: Parameters, new: Parameters) -> th.Tensor:
-        def share(condition: Condition | None) -> th.Tensor | float:
-            # The parameters of a choice are its logits.
-            return 1.0 if condition is None else condition.share(old[self.where[condition.choice]][0].softmax(dim=1))
-
-        return self._sum(lambda i, p, q: share(self.conditions[i]) * self.factors[i].kl(p, q), old, new)
-
-    def renyi(self, old: Parameters, new: Parameters, order: float) -> th.Tensor:
-        """The sum over parts.
-
-        :raises MissingKLError: if a part counts only somewhere, because it is not the sum then
-        """
-        if any(condition is not None for condition in self.conditions):
-            raise MissingKLError(
-                "the Renyi divergence of actions with only_if is not known: it is not a sum over parts; allowed: the "
-                "KL and the reverse KL"
-            )
-        return self._sum(lambda i, p, q: self.factors[i].renyi(p, q, order), old, new)
-
-    def jensen_shannon(self, old: Parameters, new: Parameters) -> th.Tensor:
-        """The divergence of a single part.
-
-        :raises MissingKLError: if there are several, because it is not the sum over them
-        """
-        if len(self.factors) > 1:
-            raise MissingKLError(
-                f"the Jensen-Shannon divergence of actions with {len(self.factors)} parts is not known: it is not the "
-                "sum over parts; allowed: the KL, the reverse KL and Renyi divergences"
-            )
-        return self.factors[0].jensen_shannon(old, new)
-
-    def _sum(
-        self, formula: Callable[[int, Parameters, Parameters], th.Tensor], old: Parameters, new: Parameters
-    ) -> th.Tensor:
-        return th.stack([formula(i, old[where], new[where]) for i, where in enumerate(self.where)]).sum(dim=0)
-
-
-def _parameters(distribution: HybridDistribution) -> Parameters:
-    return tuple(tensor for part in distribution.parts for tensor in divergences_of(part).parameters(part))
+        return Divergences(type(self), parameters, kl, renyi, jensen_shannon)
 
 
 def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:

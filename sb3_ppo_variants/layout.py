@@ -91,25 +91,15 @@ class Part:
         if not isinstance(self.space, spaces.Box):
             start = getattr(self.space, "start", 0)
             return (numbers.astype(self.space.dtype) + start).astype(self.space.dtype, copy=False)
+        (low, high), is_integer = float_bounds(self.space), np.issubdtype(self.space.dtype, np.integer)
         if self.bounded:
-            low, high = float_bounds(self.space)
             numbers = low + 0.5 * (numbers + 1.0) * (high - low)
-        if np.issubdtype(self.space.dtype, np.integer):
-            elements = _rounded(self.space, numbers)
-        else:
-            wider = numbers.astype(np.float64) if self.space.dtype.itemsize > numbers.itemsize else numbers
-            elements = np.clip(wider, self.space.low, self.space.high).astype(self.space.dtype)
+        if is_integer or self.space.dtype.itemsize > numbers.itemsize:
+            numbers = numbers.astype(np.float64)
+        clipped = np.clip(numbers, low, high)
+        elements = (np.rint(clipped) if is_integer else clipped).astype(self.space.dtype)
         # A row of an array without dimensions is a number, which is no element of a Box.
         return elements if self.space.shape else [np.asarray(element) for element in elements]
-
-
-def _rounded(space: spaces.Box, numbers: np.ndarray) -> np.ndarray:
-    """Round numbers to integers within bounds. The floats next to bounds of 64 bits may be beyond them."""
-    low, high = float_bounds(space)
-    rounded = np.rint(np.clip(numbers.astype(np.float64), low, high))
-    with np.errstate(invalid="ignore"):
-        elements = rounded.astype(space.dtype)
-    return np.where(rounded <= low, space.low, np.where(rounded >= high, space.high, elements))
 
 
 def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:

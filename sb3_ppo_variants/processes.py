@@ -61,6 +61,8 @@ class Processes:
 
     def mean(self, value: float) -> float:
         """Compute the mean of a number over the processes."""
+        if self.size == 1:
+            return value
         number = th.tensor([value], dtype=th.float64)
         self.average(number)
         return number.item()

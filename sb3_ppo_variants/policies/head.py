@@ -214,7 +214,7 @@ class HybridActions(ActionHead):
     :raises ArgumentError: if these do not fit the parts of the actions
     """
 
-    arguments: ClassVar[tuple[str, ...]] = (*OF_PARTS, *OF_DISTRIBUTION)
+    arguments = (*OF_PARTS, *OF_DISTRIBUTION)
 
     def __init__(self, observation_space: AnySpace, action_space: HybridSpace, *others: Any, **named: Any):
         given = self._take(named)
@@ -223,11 +223,7 @@ class HybridActions(ActionHead):
         """How actions are laid out in rows."""
         self.of_parts: Values = {**{name: given.get(name) for name in OF_PARTS}, "continuous": drawn}
         """The arguments of the distribution."""
-        super().__init__(observation_space, self._space_of_base(), *others, **named)
-
-    def _space_of_base(self) -> AnySpace:
-        """Return the action space for the constructor of the policy's class."""
-        return self.layout.rows
+        super().__init__(observation_space, self.layout.rows, *others, **named)
 
     def _make_distribution(self) -> HybridDistribution:
         return HybridDistribution(self.layout, **self.of_parts)

@@ -253,7 +253,7 @@ class PolicyKind:
         cls = self.policy.__class__
         if issubclass(cls, BasePolicy) and not hasattr(cls, "get_distribution"):
             return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
-        own = _overridden(cls, self.policies[0])
+        own = _overridden(cls, (self.policies[0], self.hybrid_head))
         return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
 
     def _leaves_distribution(self, method: str) -> bool:
@@ -261,16 +261,16 @@ class PolicyKind:
 
         SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not.
         """
-        own = _overridden(self.policy.__class__, self.policies[0])
+        own = _overridden(self.policy.__class__, (self.policies[0], self.hybrid_head))
         return own.isdisjoint((method, "get_distribution", "_get_action_dist_from_latent"))
 
 
 @cache
-def _overridden(policy_class: type[BasePolicy], known: type[BasePolicy]) -> set[str]:
-    """Find the methods of a class that are neither SB3's nor those of the class that its kind is for."""
+def _overridden(policy_class: type[BasePolicy], known: tuple[type[BasePolicy], ...]) -> set[str]:
+    """Find the methods of a class that are neither SB3's nor those of the classes that its kind is for."""
     methods = ("forward", "evaluate_actions", "get_distribution", "_get_action_dist_from_latent")
-    known_methods = {name: (getattr(known, name), getattr(ActorCriticPolicy, name)) for name in methods}
-    return {name for name in methods if getattr(policy_class, name, None) not in known_methods[name]}
+    known = (ActorCriticPolicy, *known)
+    return {name for name in methods if getattr(policy_class, name, None) not in [getattr(cls, name) for cls in known]}
 
 
 class ActingPolicy:

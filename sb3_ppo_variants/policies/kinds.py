@@ -39,7 +39,7 @@ ALIASES: Mapping[str, type[BasePolicy]] = {
 def kind_of_class(cls: type[BasePolicy] | type[RolloutBuffer]) -> type[PolicyKind]:
     """Find the kind of a class of policies or of rollout buffers."""
     for kind in KINDS:
-        if issubclass(cls, (*kind.policies, *kind.buffers)):
+        if issubclass(cls, (*kind.policies, kind.hybrid_head, *kind.buffers)):
             return kind
     return PolicyKind
 

@@ -10,8 +10,7 @@ each outcome of each discrete part, one part after the other; continuous parts h
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch as th
@@ -35,19 +34,19 @@ from stable_baselines3.common.distributions import Distribution, MultiCategorica
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
-from torch import nn
 
-from sb3_ppo_variants.arguments import FINITE, Values
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.envs.masks import check_maskable, choices
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, size_of
-from sb3_ppo_variants.policies.head import LOG_STD_INIT, Asymmetric, HybridActions
+from sb3_ppo_variants.policies.head import Asymmetric, AsymmetricPolicy, HybridActions
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
 NOT_ALLOWED = -1e8
+AnyMasks: TypeAlias = th.Tensor | np.ndarray | None
 
 
 class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # type: ignore[misc]
@@ -58,7 +57,7 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # t
         """Create sb3-contrib's masked distribution of a part that is not continuous."""
         return make_masked_proba_distribution(space)
 
-    def apply_masking(self, masks: th.Tensor | np.ndarray | None) -> None:
+    def apply_masking(self, masks: AnyMasks) -> None:
         """Mask the outcomes of the discrete parts.
 
         :param masks: one row per state, shape ``(batch, n_masks)``; ``None`` allows everything
@@ -97,33 +96,50 @@ class MaskableAsymmetricPolicy(Asymmetric, MaskableMultiInputActorCriticPolicy):
     """sb3-contrib's policy with masks, whose actor and critic may see different observations."""
 
 
-class MaskableGaussianPolicy(MaskableAsymmetricPolicy):
-    """The same with standard deviations, which sb3-contrib's methods do not know, but those of SB3's policy do."""
+def _masking(name: str) -> Callable[..., Any]:
+    """Make a method that takes masks. They hold for the distributions that the method of the next class makes."""
 
-    log_std_init = 0.0
-    log_std: nn.Parameter | None
-    use_sde = False
-    _build = ActorCriticPolicy._build
-    _get_action_dist_from_latent = ActorCriticPolicy._get_action_dist_from_latent  # type: ignore[assignment]
+    def method(self: "TakesMasks", *args: Any, action_masks: AnyMasks = None, **kwargs: Any) -> Any:
+        outer = self._action_masks
+        # None keeps the masks of an outer call, since some of these methods call others.
+        self._action_masks = outer if action_masks is None else action_masks
+        try:
+            return getattr(super(TakesMasks, self), name)(*args, **kwargs)
+        finally:
+            self._action_masks = outer
+
+    return method
 
 
-class MaskableHybridPolicy(MaskableHybridActions, MaskableGaussianPolicy):  # type: ignore[misc]
-    """sb3-contrib's policy for actions that have several parts.
+class TakesMasks(ActorCriticPolicy):
+    """A mixin with which methods also take ``action_masks``, as those of sb3-contrib's maskable policies do.
 
-    It also takes ``log_std_init``, which sb3-contrib's policies lack.
+    Masks have one row per step, shape ``(n, number of masks)``; ``None`` allows every action.
     """
 
-    arguments = (*HybridActions.arguments, LOG_STD_INIT)
+    action_dist: Any
+    _action_masks: AnyMasks = None
+    forward = _masking("forward")
+    get_distribution = _masking("get_distribution")
+    evaluate_actions = _masking("evaluate_actions")
+    predict = _masking("predict")
 
-    def _space_of_base(self) -> AnySpace:
-        # sb3-contrib's constructors make a distribution that they know, which _build() replaces.
-        return spaces.Discrete(2)
+    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
+        if isinstance(self.action_dist, MaskableHybridDistribution):
+            super()._get_action_dist_from_latent(latent_pi)
+            self.action_dist.apply_masking(self._action_masks)
+            return self.action_dist
+        logits = self.action_net(latent_pi)
+        if self._action_masks is not None:
+            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
+            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(logits.shape).bool()
+            logits = logits.where(allowed, NOT_ALLOWED)
+        distribution: Distribution = self.action_dist.proba_distribution(action_logits=logits)
+        return distribution
 
-    def _build(self, lr_schedule: Schedule) -> None:
-        self.action_space = self.layout.rows
-        self.log_std_init = self._given.get(LOG_STD_INIT, self.log_std_init)
-        FINITE.check(f"policy_kwargs[{LOG_STD_INIT!r}]", self.log_std_init)
-        super()._build(lr_schedule)
+
+class MaskableHybridPolicy(MaskableHybridActions, TakesMasks, AsymmetricPolicy):
+    """SB3's policy for actions that have several parts."""
 
 
 class Masked(PolicyKind):
@@ -157,14 +173,8 @@ class Masked(PolicyKind):
         return arguments
 
 
-class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
-    """sb3-contrib's recurrent policy, whose methods also take ``action_masks``, as those of its maskable policy do.
-
-    Masks have one row per step, shape ``(n, number of masks)``; ``None`` allows every action.
-    """
-
-    action_dist: Any
-    _action_masks: th.Tensor | np.ndarray | None = None
+class MaskableRecurrentActorCriticPolicy(TakesMasks, RecurrentActorCriticPolicy):
+    """sb3-contrib's recurrent policy, whose methods also take masks."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         if isinstance(self.action_dist, MaskableDistribution):  # That of a head.
@@ -174,53 +184,6 @@ class MaskableRecurrentActorCriticPolicy(RecurrentActorCriticPolicy):
         self.action_dist = MultiCategoricalDistribution(choices(self.action_space) or [])
         super()._build(lr_schedule)
         self.action_dist = make_masked_proba_distribution(self.action_space)
-
-    @contextmanager
-    def _masked(self, action_masks: th.Tensor | np.ndarray | None) -> Iterator[None]:
-        """Mask the distributions that sb3-contrib's methods make while the context is active.
-
-        ``None`` keeps the masks of an outer context, since some of these methods call others.
-        """
-        outer = self._action_masks
-        self._action_masks = outer if action_masks is None else action_masks
-        try:
-            yield
-        finally:
-            self._action_masks = outer
-
-    def _get_action_dist_from_latent(self, latent_pi: th.Tensor) -> Distribution:
-        if isinstance(self.action_dist, MaskableHybridDistribution):
-            super()._get_action_dist_from_latent(latent_pi)
-            self.action_dist.apply_masking(self._action_masks)
-            return self.action_dist
-        logits = self.action_net(latent_pi)
-        if self._action_masks is not None:
-            # sb3-contrib's apply_masking() does the same to normalised logits, and normalises them again.
-            allowed = th.as_tensor(self._action_masks, device=logits.device).reshape(logits.shape).bool()
-            logits = logits.where(allowed, NOT_ALLOWED)
-        distribution = self.action_dist.proba_distribution(action_logits=logits)
-        assert isinstance(distribution, Distribution)
-        return distribution
-
-    def forward(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
-        """Act for one step; see sb3-contrib."""
-        with self._masked(action_masks):
-            return super().forward(*args, **kwargs)
-
-    def get_distribution(self, *args: Any, action_masks: th.Tensor | np.ndarray | None = None, **kwargs: Any) -> Any:
-        """Get the distribution of the allowed actions, and the next states; see sb3-contrib."""
-        with self._masked(action_masks):
-            return super().get_distribution(*args, **kwargs)
-
-    def evaluate_actions(self, *args: Any, action_masks: th.Tensor | None = None, **kwargs: Any) -> Any:
-        """Compute values, log-probabilities and entropies of a minibatch; see sb3-contrib."""
-        with self._masked(action_masks):
-            return super().evaluate_actions(*args, **kwargs)
-
-    def predict(self, *args: Any, action_masks: np.ndarray | None = None, **kwargs: Any) -> Any:
-        """Choose actions and the next states; see sb3-contrib."""
-        with self._masked(action_masks):
-            return super().predict(*args, **kwargs)
 
 
 class MaskableRecurrentActorCriticCnnPolicy(MaskableRecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy):
