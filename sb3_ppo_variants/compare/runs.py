@@ -146,9 +146,8 @@ def make_record(run: Run, result: Record, seconds: Sequence[float | None] = (Non
     """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
     status = "failed" if "error" in result else "finished"
     made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
-    made |= {"commit": records.commit(), **records.circumstances()}
-    made["wall_seconds"], made["cpu_seconds"] = seconds
-    return cast(Record, made)
+    wall, cpu = seconds
+    return {**made, "commit": records.commit(), **records.circumstances(), "wall_seconds": wall, "cpu_seconds": cpu}
 
 
 def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Record:
