@@ -65,9 +65,6 @@ PACKAGES = (
 Record = dict[str, Any]
 
 
-# Files
-
-
 def write(folder: Path, record: Record) -> None:
     """Write a record to a folder.
 
@@ -118,9 +115,6 @@ def pack(records: Iterable[Record], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     # The file contains no timestamp, so that the same records give the same file.
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
-
-
-# Values
 
 
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
