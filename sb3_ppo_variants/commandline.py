@@ -22,12 +22,7 @@ def errors_in_a_line() -> Iterator[None]:
 
 
 def whole_number(text: str) -> int:
-    """Read the whole number that a text stands for, however it is written: ``100000``, ``100_000`` or ``1e5``.
-
-    It is a ``type`` for options.
-
-    :raises argparse.ArgumentTypeError: if it is no whole number
-    """
+    """Read a whole number, however it is written: ``100000``, ``100_000`` or ``1e5``. It is a ``type`` for options."""
     try:
         number = float(text)
     except ValueError:

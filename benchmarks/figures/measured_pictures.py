@@ -69,7 +69,7 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
     with picture(file, columns=1, height=4.2) as grid:
         axes = grid[0, 0]
         for label, color in zip(labels, colors, strict=True):
-            found = statistics.band(curves[label])
+            found = statistics.estimate(curves[label])
             axes.plot(steps, found.value, color=color, label=names[label])
             axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
         # Without a limit, the mean and its interval go far beyond.

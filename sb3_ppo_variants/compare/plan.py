@@ -55,9 +55,6 @@ ONLY_GIVEN = {"stop", "value_loss", "protocol", "switched", "resume_every"}
 RANDOM_TIMESTEPS = 1_000_000
 
 
-# Settings and conditions
-
-
 @dataclass(frozen=True)
 class Setting:
     """An algorithm (a key of ``ALGORITHM_PATHS`` or ``module:Class``), its arguments and maybe its own protocol."""
@@ -89,10 +86,7 @@ def own_protocol(label: str) -> str | None:
 
 
 def read_setting(text: str) -> Setting:
-    """Read a setting from ``name`` or ``name:argument=value,...``, where the name may also be ``module:Class``.
-
-    There may be a space instead of the last colon, as in the labels of settings.
-    """
+    """Read a setting from ``name`` or ``name:argument=value,...``, where a space may stand for the last colon."""
     name, *rest = re.split(r"\s*[:\s]\s*(?=\w+\s*=)", text.strip(), maxsplit=1)
     arguments = assignments(rest[0]) if rest else {}
     protocol = arguments.pop("protocol", None)
@@ -192,11 +186,7 @@ class Config:
 
 
 def read_config(name: str) -> Config:
-    """Read a comparison.
-
-    :param name: of one of the package's comparisons, or the path of a YAML file
-    :raises ArgumentError: if there is no such file, or it does not describe a comparison
-    """
+    """Read one of the package's comparisons, or that in a YAML file."""
     path = PRESETS.get(name, Path(name))
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -209,9 +199,6 @@ def read_config(name: str) -> Config:
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         names = ", ".join(PRESETS)
         raise ArgumentError(f"--config {name} is neither {names} nor a YAML file of a comparison: {error}") from error
-
-
-# Runs
 
 
 @dataclass(frozen=True)
@@ -239,15 +226,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """A name for the run's files: a readable part, and the digest of the run's identity."""
+        """A name for the run's files: a readable part, and a digest."""
         readable = re.sub(r"[^A-Za-z0-9_.=-]", "_", f"{self.label}-{self.env}-{self.seed}")
         return f"{readable[:100]}-{digest({'format': FORMAT, **self.identity})}"
 
     def recipe(self, fast_envs: bool = False) -> recipes.Recipe:
-        """Make the recipe of the run.
-
-        :param fast_envs: whether it creates the fastest environments, which give the same results
-        """
+        """Make the recipe of the run, maybe with the fastest environments, which give the same results."""
         settings = {**self.hyperparameters, "n_timesteps": self.timesteps, "fast_envs": fast_envs}
         return recipes.parse(load_class(self.algorithm or ALGORITHM_PATHS["ppo_clip"]), self.env, settings)
 

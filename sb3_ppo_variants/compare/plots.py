@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -87,17 +87,16 @@ def draw_band(axes: Axes, x: np.ndarray, found: Estimate, seeds: np.ndarray, loo
 
 def draw_means(comparison: Comparison, file: Path) -> None:
     """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
-    estimates, look = statistics.means(comparison.arrays), looks(comparison.labels)
-    with drawing(file, size=(6.5, 0.9 + 0.34 * len(estimates))) as [[axes]]:
-        for height, (label, estimate) in enumerate(estimates.items()):
-            color = look[label]["color"]
-            if estimate.is_certain:
-                axes.barh(height, estimate.high - estimate.low, left=estimate.low, height=0.6, color=color, alpha=0.35)
-            axes.plot([estimate.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
-            seeds = comparison.arrays[label].mean(axis=1)
+    arrays, look = comparison.arrays, looks(comparison.labels)
+    with drawing(file, size=(6.5, 0.9 + 0.34 * len(arrays))) as [[axes]]:
+        for height, (label, own) in enumerate(arrays.items()):
+            color, mean, seeds = look[label]["color"], statistics.estimate(own), own.mean(axis=1)
+            if mean.is_certain:
+                axes.barh(height, mean.high - mean.low, left=mean.low, height=0.6, color=color, alpha=0.35)
+            axes.plot([mean.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
             axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
         # Longer lines would leave no room for the bars.
-        axes.set_yticks(range(len(estimates)), [fill(escape_label(label), 50) for label in estimates])
+        axes.set_yticks(range(len(arrays)), [fill(escape_label(label), 50) for label in arrays])
         axes.set_xlabel("mean normalised score")
         # Otherwise, the bar that begins first would begin at the axis.
         axes.use_sticky_edges = False
@@ -118,7 +117,7 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
         return None
     steps = np.arange(1, SPANS + 1) * shortest / SPANS
     # The runs are the seeds of a single environment.
-    return steps[known], statistics.band(curves[:, None, known]), curves[:, known]
+    return steps[known], statistics.estimate(curves[:, None, known]), curves[:, known]
 
 
 def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
@@ -139,7 +138,7 @@ def draw_efficiency(comparison: Comparison, file: Path) -> None:
     look = looks(comparison.labels)
     with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
         for label, of_setting in curves.items():
-            mean, seeds = statistics.band(of_setting), of_setting.mean(axis=1)
+            mean, seeds = statistics.estimate(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
             draw_band(by_steps, 100 * shares, mean, seeds, look[label])
@@ -149,7 +148,7 @@ def draw_efficiency(comparison: Comparison, file: Path) -> None:
 
 
 def list_quantities(comparison: Comparison) -> list[str]:
-    """List which of ``QUANTITIES`` the updates logged: none in records of earlier versions."""
+    """List which of ``QUANTITIES`` the updates logged."""
     logged = {name for record in comparison.records for name in record.get("training", {})}
     return [name for name in QUANTITIES if name in logged]
 
@@ -158,20 +157,19 @@ def draw_training(comparison: Comparison, file: Path) -> None:
     """Draw the values that updates logged, with a row for each quantity and a column for each environment."""
     names, envs = list_quantities(comparison), comparison.envs
     with drawing(file, len(names), len(envs), (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)) as grid:
-        for axes, env in zip(grid[0], envs, strict=True):
-            axes.set_title(env, fontsize="medium")
-        for axes in grid[-1]:
-            axes.set_xlabel("environment steps", fontsize="small")
-        for row, name in zip(grid, names, strict=True):
-            row[0].set_ylabel(QUANTITIES[name], fontsize="small")
-            for axes, env in zip(row, envs, strict=True):
-                for label, look in looks(comparison.labels).items():
-                    # At this size, intervals would hide one another.
-                    runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
-                    if runs:
-                        mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
-                        steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
-                        axes.plot(steps, mean, **look, linewidth=1.2)
-                is_positive = any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines)
-                if name in ("kl", "kl_coef") and is_positive:
-                    axes.set_yscale("log")
+        for (row, name), (column, env) in product(enumerate(names), enumerate(envs)):
+            axes = grid[row, column]
+            for label, look in looks(comparison.labels).items():
+                # At this size, intervals would hide one another.
+                runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
+                if runs:
+                    mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()
+                    steps = np.arange(1, len(mean) + 1) / len(mean) * np.mean([run["steps"] for run in runs])
+                    axes.plot(steps, mean, **look, linewidth=1.2)
+            if name in ("kl", "kl_coef") and any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines):
+                axes.set_yscale("log")
+        for column, env in enumerate(envs):
+            grid[0, column].set_title(env, fontsize="medium")
+            grid[-1, column].set_xlabel("environment steps", fontsize="small")
+        for row, name in enumerate(names):
+            grid[row, 0].set_ylabel(QUANTITIES[name], fontsize="small")

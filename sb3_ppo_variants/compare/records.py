@@ -16,7 +16,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,6 @@ from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.library import library
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.ppo import PPOBase
-from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.saving.files import write_atomically
 
 # The subfolder of --out for records.
@@ -53,45 +52,17 @@ PACKAGES = (
 )  # fmt: skip
 
 
-class Record(TypedDict, total=False):
-    """Everything about a run, as JSON-serialisable values."""
-
-    format: int
-    name: str
-    # "finished" or "failed", with the traceback in "error".
-    status: str
-    error: str
-    # What the run is. Two runs for which these are the same have the same result.
-    label: str
-    algorithm: str
-    env: str
-    seed: int
-    timesteps: int
-    hyperparameters: Hyperparameters
-    conditions: Values
-    # The result. There is no score if no episode ended.
-    score: float | None
-    steps: int
-    last_returns: list[float]
-    # "ends", the steps at which the episodes ended, and "returns"; None in exported records, which have "trailing": the
-    # mean return of the last episodes at the end of each span.
-    episodes: dict[str, Sequence[float]] | None
-    trailing: list[float | None]
-    # By name of a logged value, its means over the updates in each span.
-    training: dict[str, list[float | None]]
-    # What decides how sums are rounded: the commit of this package, processor and libraries; and the class of the
-    # vectorised environment.
-    commit: str | None
-    numerics: dict[str, str]
-    vec_env: str
-    versions: dict[str, str]
-    machine: str
-    # These are unknown if the process of the run was lost.
-    wall_seconds: float | None
-    cpu_seconds: float | None
-
-
-# Files
+# Everything about a run, as JSON-serialisable values:
+# - "format", "name" and "status", which is "finished" or "failed", with the traceback in "error"
+# - what the run is, the fields of plan.Run: two runs for which these are the same have the same result
+# - the result: "score" (None if no episode ended), "steps", "last_returns", "episodes", which are "ends" (the steps at
+#   which they ended) and "returns", and "training": by name of a logged value, its means over the updates in each span.
+#   In exported records, "episodes" is None, and "trailing" has the mean return of the last episodes at the end of each
+#   span
+# - what decides how sums are rounded: "commit" of this package, "versions", "machine", "numerics" and "vec_env", the
+#   class of the vectorised environment
+# - "wall_seconds" and "cpu_seconds", which are None if the process of the run was lost
+Record = dict[str, Any]
 
 
 def write(folder: Path, record: Record) -> None:
@@ -146,9 +117,6 @@ def pack(records: Iterable[Record], file: Path) -> None:
     write_atomically(file, gzip.compress("".join(lines).encode(), mtime=0))
 
 
-# Values
-
-
 def trailing_means(ends: Sequence[float], returns: Sequence[float], steps: int) -> list[float | None]:
     """Compute the learning curve of a run: the mean return of its last episodes at the end of each span.
 
@@ -171,9 +139,8 @@ def curve(record: Record, steps: int | None = None) -> list[float | None]:
 
     :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
     """
-    if episodes := record["episodes"]:
-        return trailing_means(episodes["ends"], episodes["returns"], steps or record["steps"])
-    return record["trailing"]
+    episodes, trailing = record["episodes"], record.get("trailing", [])
+    return trailing_means(**episodes, steps=steps or record["steps"]) if episodes else list(trailing)
 
 
 def to_plain(name: str, value: object) -> object:
@@ -255,28 +222,19 @@ RETURNS = re.compile(rf"{RETURN}(?:\.\d+)?$")
 STEP_COLUMNS = ("global_step", "_step", "Step")
 
 
-class Added(NamedTuple):
-    """The episodes of a run: the steps at which they ended, ascending, and their returns. The others may be unknown."""
-
-    env: str | None
-    ends: list[float]
-    returns: list[float]
-    seconds: float | None = None
-
-
 def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
     """Read the runs at ``LABEL=PATH`` or ``LABEL@ENV=PATH`` as records beside those of the runs that were found.
 
     There is one for each of the conditions under which the found runs include their environment.
     """
-    runs: dict[tuple[str, str], list[Added]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for text in texts:
         named, _, path = text.partition("=")
         label, _, env = named.partition("@")
         for run in _read_added(text, env, path):
-            runs[label, env or str(run.env)].append(run)
+            runs[label, env or run["env"]].append(run)
     taken = {RANDOM, *(record["label"] for record in found)}
-    records: list[Record] = []
+    records = []
     for (label, env), of_label in runs.items():
         if label in taken:
             raise ArgumentError(f"--add {label}=PATH: the report has a setting of this name, choose another")
@@ -286,25 +244,22 @@ def read_beside(texts: Iterable[str], found: Sequence[Record]) -> list[Record]:
             same = f"if one of these is the same, say so: --add {label}@ENV=PATH"
             raise ArgumentError(f"{label} has runs in {env}, and the records are of {known}; {same}")
         # All runs get the same number of timesteps. Runs of different lengths would count as different settings.
-        longest = math.ceil(max(run.ends[-1] for run in of_label))
+        shared = {
+            "format": FORMAT, "status": "finished", "label": label, "algorithm": ADDED, "env": env, "machine": "",
+            "timesteps": max(run["steps"] for run in of_label), "hyperparameters": {}, "versions": {},
+            "cpu_seconds": None,
+        }  # fmt: skip
         for conditions, (seed, run) in product(own.values(), enumerate(of_label)):
-            last = run.returns[-LAST:]
-            records.append({
-                "format": FORMAT, "name": f"{label}-{env}-{seed}", "status": "finished", "label": label,
-                "algorithm": ADDED, "env": env, "seed": seed, "timesteps": longest, "hyperparameters": {},
-                "conditions": conditions, "score": float(np.mean(last)), "steps": math.ceil(run.ends[-1]),
-                "last_returns": last, "episodes": {"ends": run.ends, "returns": run.returns},
-                "versions": {}, "machine": "", "wall_seconds": run.seconds, "cpu_seconds": None,
-            })  # fmt: skip
+            records.append({**run, **shared, "name": f"{label}-{env}-{seed}", "seed": seed, "conditions": conditions})
     return records
 
 
-def _read_added(text: str, env: str, path: str) -> list[Added]:
+def _read_added(text: str, env: str, path: str) -> list[Record]:
     """Read the runs that an ``--add`` names, all of ``env`` if it is not empty."""
     if not path or text.startswith(("=", "@")):
         raise ArgumentError(f"--add {text} must be LABEL=PATH, or LABEL@ENV=PATH for another version of ENV")
     try:
-        found = [run for run in _added(Path(path)) if run.ends]
+        found = list(_added(Path(path)))
     except Exception as error:
         # NumPy, pandas and SB3 raise many kinds of errors for files that are damaged or not theirs.
         raise ArgumentError(f"--add {text} cannot be read: {type(error).__name__}: {error}") from error
@@ -313,33 +268,42 @@ def _read_added(text: str, env: str, path: str) -> list[Added]:
             f"--add {text} has no episodes: PATH must be a folder with *.monitor.csv or {EVALUATIONS_FILE} in it or in "
             f"its folders, or a csv file with a column global_step and one or more ending in {RETURN}"
         )
-    # An infinite return would be the best of all, and the normalised scores of all other runs 0.
-    if strange := [value for run in found for value in (*run.returns, *run.ends) if not math.isfinite(value)]:
-        raise ArgumentError(f"--add {text} has an episode whose return or step is {strange[0]}; leave out its run")
-    names = {run.env or "an unknown environment" for run in found}
-    if (env and len(names) > 1) or (not env and not all(run.env for run in found)):
+    names = {run["env"] or "an unknown environment" for run in found}
+    if (env and len(names) > 1) or (not env and not all(run["env"] for run in found)):
         several = ", ".join(sorted(names))
         raise ArgumentError(f"--add {text} has runs of {several}; runs of one environment can be LABEL@ENV=PATH")
     return found
 
 
-def _added(path: Path) -> Iterator[Added]:
+def _added(path: Path) -> Iterator[Record]:
+    """Read the runs in a file or folder, of which some do not say their environment."""
+
+    def record(env: str | None, rows: pd.DataFrame, seconds: float | None = None) -> Iterator[Record]:
+        """Yield the record of a run that has episodes: ``rows`` of where they ended, ascending, and their returns."""
+        ends, returns = rows.dropna().astype(float).to_numpy().T.tolist()
+        # An infinite return would be the best of all, and the normalised scores of all other runs 0.
+        if strange := [value for value in (*returns, *ends) if not math.isfinite(value)]:
+            raise ValueError(f"an episode's return or step is {strange[0]}; leave out its run")
+        if ends:
+            last = returns[-LAST:]
+            yield {
+                "env": env, "score": float(np.mean(last)), "steps": math.ceil(ends[-1]), "last_returns": last,
+                "episodes": {"ends": ends, "returns": returns}, "wall_seconds": seconds,
+            }  # fmt: skip
+
     if path.suffix == ".csv" and path.is_file():
         frame = pd.read_csv(path)
         steps = next((name for name in STEP_COLUMNS if name in frame), None)
         for column in frame.columns[frame.columns.str.contains(RETURNS)] if steps else []:
-            run = RETURNS.sub("", column).removesuffix(" - ") or path.stem
-            named = re.fullmatch(r"(.+?)__.+__\d+__\d+", run)
-            rows = frame[[steps, column]].dropna().sort_values(steps, kind="stable").astype(float)
-            yield Added(named and named[1], rows[steps].tolist(), rows[column].tolist())
+            named = re.fullmatch(r"(.+?)__.+__\d+__\d+", RETURNS.sub("", column).removesuffix(" - ") or path.stem)
+            yield from record(named and named[1], frame[[steps, column]].sort_values(steps, kind="stable"))
     for folder in sorted([path, *path.rglob("*")]) if path.is_dir() else []:
         if files := get_monitor_files(str(folder)):
             # The training episodes of all environments. If the run was killed, its last line may be torn.
             env = json.loads(Path(files[0]).read_text().partition("\n")[0].removeprefix("#")).get("env_id")
-            frame = load_results(str(folder))[["r", "l", "t"]].dropna().astype(float)
-            yield Added(env, frame["l"].cumsum().tolist(), frame["r"].tolist(), float(frame["t"].max()))
+            frame = load_results(str(folder))[["l", "r", "t"]].dropna().astype(float)
+            yield from record(env, frame[["l", "r"]].assign(l=frame["l"].cumsum()), float(frame["t"].max()))
         elif (folder / EVALUATIONS_FILE).exists():
             named, found = re.fullmatch(r"(.+-v\d+)_\d+", folder.name), np.load(folder / EVALUATIONS_FILE)
-            returns = found["results"].astype(float)
-            ends = np.repeat(found["timesteps"], returns.shape[1]).astype(float)
-            yield Added(named and named[1], ends.tolist(), returns.ravel().tolist())
+            ends = np.repeat(found["timesteps"], found["results"].shape[1])
+            yield from record(named and named[1], pd.DataFrame({"end": ends, "return": found["results"].ravel()}))

@@ -50,12 +50,7 @@ RECORDED_VALUES = (
 )  # fmt: skip
 # The subfolder of --out for the checkpoints of --resume-every.
 TO_RESUME = "to-resume"
-SECONDS_BETWEEN_LOOKS = 0.5
-SECONDS_FOR_WORKERS = 60
 Work = Callable[[Run], Record]
-
-
-# One run, in any process
 
 
 class RunLog(Episodes):
@@ -125,8 +120,7 @@ def perform(
     :param checkpoints: folder in which a folder with the trained model is saved
     :param to_resume: folder for the checkpoints from which a run continues, needed if its conditions ask for them
     :param tensorboard: folder in which each run gets a folder for its TensorBoard logs
-    :param fast_envs: whether to use the fastest environments with the same results
-    :param cores: number of cores that these may use
+    :param cores: number of cores that the fastest environments may use
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
@@ -146,13 +140,11 @@ def make_record(run: Run, result: Record, seconds: Sequence[float | None] = (Non
     """Make the record of a run with its result and the wall-clock and CPU seconds it took."""
     status = "failed" if "error" in result else "finished"
     made = {"format": records.FORMAT, "name": run.name, "status": status, **run.identity, **result}
-    made |= {"commit": records.commit(), **records.circumstances()}
-    made["wall_seconds"], made["cpu_seconds"] = seconds
-    return cast(Record, made)
+    wall, cpu = seconds
+    return {**made, "commit": records.commit(), **records.circumstances(), "wall_seconds": wall, "cpu_seconds": cpu}
 
 
 def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_resume: Path | None) -> Record:
-    """Train, and return the result."""
     model = build(made, run.seed)
     env = cast(VecEnv, model.get_env())
     numerics = records.numerics(model)
@@ -173,11 +165,7 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
     # SB3 dumps the log before each update, so the values of the last update are still to be written.
     model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
-        try:
-            save(model, checkpoints / run.name)
-        except OSError as error:
-            # The run still counts: its results are in the record.
-            warnings.warn(f"the model of {run.name} could not be saved: {error}")
+        save(model, checkpoints / run.name)
     env.close()
     return {**log.result(model.num_timesteps), "numerics": numerics, "vec_env": type(env.unwrapped).__name__}
 
@@ -198,7 +186,7 @@ def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Record:
 
 
 def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
-    """Create the model of every setting in every environment once. Errors name the setting and the environment."""
+    """Create the model of every setting in every environment once."""
     # The same hyperparameters give the same model, even under other conditions.
     for run in {(run.label, run.env, records.digest(run.identity["hyperparameters"])): run for run in runs}.values():
         try:
@@ -216,12 +204,10 @@ def check(runs: Iterable[Run], fast_envs: bool = False) -> None:
 def quiet() -> Iterator[None]:
     """Let MuJoCo warn only once and write no ``MUJOCO_LOG.TXT``, and ignore what every environment warns of."""
     with warnings.catch_warnings(), ExitStack() as stack:
-        # SB3 asks every environment for its render mode, even if the environment cannot render.
-        warnings.filterwarnings("ignore", message=".*render_mode")
-        warnings.filterwarnings("ignore", message=".* is out of date", category=DeprecationWarning)
         warnings.filterwarnings("once", message="MuJoCo: ")
-        # This is about gymnasium's MuJoCo models, which users cannot change.
-        warnings.filterwarnings("ignore", message="MuJoCo: compiler attribute")
+        # SB3 asks every environment for its render mode, and users cannot change gymnasium's models.
+        for message in (".*render_mode", ".* is out of date", "MuJoCo: compiler attribute"):
+            warnings.filterwarnings("ignore", message=message)
         if find_spec("mujoco"):
             import mujoco
 
@@ -279,10 +265,8 @@ def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Recor
 
 @contextmanager
 def connect(backend: str, address: str | None, jobs: int | None) -> Iterator[Pool]:
-    """Yield the pool that the command line asks for.
+    """Yield the pool that the command line asks for, with a cluster on this machine if there is no address.
 
-    :param address: address of the cluster; ``None`` starts one on this machine
-    :param jobs: number of parallel runs; ``None`` for one per core that this process may use
     :raises OSError: if no cluster answers
     :raises SystemExit: if the package of the backend is missing, or a cluster has too few cores
     """
@@ -302,7 +286,7 @@ def _end_with(parent: int) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+            time.sleep(0.5)
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
@@ -332,12 +316,9 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
     # Runs must not share a process, because PyTorch's seeds and number of threads are global.
     started = {} if address else {"n_workers": jobs or cpu_count(), "threads_per_worker": 1, "dashboard_address": ""}
     with distributed.Client(address, **started) as client:
-        # Workers of a cluster that has just been started may join it a little later.
-        client.wait_for_workers(1, SECONDS_FOR_WORKERS)
+        # Workers of a cluster that has just been started may join it some seconds later.
+        client.wait_for_workers(1, timeout=60)
         yield Pool("dask", jobs or sum(client.ncores().values()), distributed.KilledWorker)
-
-
-# The command
 
 
 def find_missing(options: argparse.Namespace, planned: Sequence[Run]) -> list[Run]:

@@ -35,6 +35,12 @@ class Comparison:
         self.labels = sorted({record["label"] for record in self.records}, key=order)
         self.envs = sorted({record["env"] for record in self.records})
         own = {record["label"] for record in self.own}
+        # The preset or the environments, the protocol, and what was changed in the protocol, in words.
+        protocol = self.conditions.get("protocol") and f"protocol {self.conditions['protocol']}"
+        what = self.conditions["preset"] or ", ".join(self.envs) or "No finished run"
+        self.title = ", ".join(filter(None, [what, protocol, self.conditions.get("switched")]))
+        # The setting that the others are compared with: SB3's PPO, whatever its arguments.
+        self.baseline = next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
         self.added = [label for label in self.labels if label not in own]
         # The scale of the scores is that of settings without a protocol of their own, if there are any.
         own = own or {*self.labels}
@@ -84,18 +90,6 @@ class Comparison:
         low, high = (frame["env"].map(self.scale[end]) for end in ("low", "high"))
         frame["normalised"] = (frame["score"] - low) / (high - low).where(high > low)
         return frame
-
-    @property
-    def title(self) -> str:
-        """The preset or the environments, the protocol, and what was changed in the protocol, in words."""
-        what = self.conditions["preset"] or ", ".join(self.envs) or "No finished run"
-        protocol = self.conditions.get("protocol") and f"protocol {self.conditions['protocol']}"
-        return ", ".join(filter(None, [what, protocol, self.conditions.get("switched")]))
-
-    @property
-    def baseline(self) -> str:
-        """The setting that the others are compared with: SB3's PPO, whatever its arguments."""
-        return next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
 
     @cached_property
     def doubts(self) -> dict[str, str]:

@@ -19,9 +19,10 @@ import numpy as np
 from scipy.special import stdtrit
 from scipy.stats import norm, trim_mean
 
+# A float, or an array for a curve.
+Number = Any
 # Matrices of normalised scores, shape (seeds, environments), by setting.
 Scores = Mapping[str, np.ndarray]
-Ends = tuple[np.ndarray, np.ndarray]
 # The level of Student's t distribution from which 95% intervals are computed. They contain the mean of scores that are
 # as skewed as an exponential distribution in at least 90% of the cases. At a level of 0.95, it would be 86%; with three
 # seeds, bootstrap intervals do in 71%.
@@ -49,9 +50,9 @@ PART = 10_000
 class Estimate:
     """A number with its 95% confidence interval, whose ends are NaN if there is none, or arrays of them for a curve."""
 
-    value: Any
-    low: Any
-    high: Any
+    value: Number
+    low: Number
+    high: Number
 
     @property
     def is_certain(self) -> bool:
@@ -97,7 +98,7 @@ def are_enough(seeds: int, envs: int) -> bool:
     return (seeds - 1) * envs >= FEWEST_FOR_INTERVALS
 
 
-def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LEVEL) -> Ends:
+def interval(own: np.ndarray, other: np.ndarray | None = None, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
     """Compute the ends of the interval of a setting's mean, or of its difference from the mean of another setting."""
     samples = [own] if other is None else [own, other]
     value = own.mean(axis=(0, 1)) - (0 if other is None else other.mean(axis=(0, 1)))
@@ -121,9 +122,9 @@ def half_width(samples: Sequence[np.ndarray], level: float) -> np.ndarray:
     return half
 
 
-def means(scores: Scores) -> dict[str, Estimate]:
-    """Compute the mean normalised score of each setting."""
-    return {label: Estimate(own.mean(), *interval(own)) for label, own in scores.items()}
+def estimate(own: np.ndarray) -> Estimate:
+    """Compute the mean over seeds and environments of scores, or of each point of curves."""
+    return Estimate(own.mean(axis=(0, 1)), *interval(own))
 
 
 def interquartile_means(scores: Scores) -> dict[str, float]:
@@ -138,8 +139,14 @@ def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str
     """
     pairs = list(combinations(scores, 2))
     tested = [pair for pair in pairs if all(len(scores[label]) > 1 and label not in untested for label in pair)]
-    shared = _on_a_shared_scale({label: own for label, own in scores.items() if label not in untested})
-    found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples_for(len(tested))))
+    # A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own
+    # do not set the scale of the scores, but may be above it.
+    shared = {label: own for label, own in scores.items() if label not in untested}
+    best = np.maximum(np.concatenate([*shared.values()]).max(axis=0), 1) if shared else 1
+    shared = {label: own / best for label, own in shared.items()}
+    # So many random divisions that chance hardly decides which tests are significant.
+    samples = max(RANDOM_DIVISIONS, math.ceil(HITS * len(tested) / ALPHA))
+    found = holm(p_values([(shared[one], shared[other]) for one, other in tested], samples))
     p = dict(zip(tested, found.tolist(), strict=True))
     compared = {}
     for one, other in pairs:
@@ -157,7 +164,7 @@ def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str
 def rank(scores: Scores, compared: Differences) -> list[Ranked]:
     """Rank the settings in order of their means, the highest first."""
     ranked = []
-    ours = dict(sorted(means(scores).items(), key=lambda item: -item[1].value))
+    ours = {label: estimate(own) for label, own in sorted(scores.items(), key=lambda item: -item[1].mean())}
     for label, value in ours.items():
         pairs = {other: compared[label, other] for other in ours if other != label}
         apart = {other: found.estimate.value for other, found in pairs.items() if found.is_beyond_noise}
@@ -166,13 +173,6 @@ def rank(scores: Scores, compared: Differences) -> list[Ranked]:
         ranks = str(first) if first == last else f"{first} to {last}"
         ranked.append(Ranked(label, value, len(scores[label]), better, worse, ranks))
     return ranked
-
-
-def _on_a_shared_scale(scores: Scores) -> dict[str, np.ndarray]:
-    # A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own
-    # do not set the scale of the scores, but may be above it.
-    best = np.maximum(np.concatenate([*scores.values()]).max(axis=0), 1) if scores else 1
-    return {label: own / best for label, own in scores.items()}
 
 
 def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
@@ -196,11 +196,6 @@ def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -
     """Whether two one-sided t tests at 5% show that two means differ by less than a margin."""
     low, high = interval(own, other, level=0.9)
     return bool(-margin < low and high < margin)
-
-
-def band(curves: np.ndarray) -> Estimate:
-    """Compute the mean over seeds and environments of curves of shape ``(seeds, environments, points)``."""
-    return Estimate(curves.mean(axis=(0, 1)), *interval(curves))
 
 
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = RANDOM_DIVISIONS) -> np.ndarray:
@@ -256,12 +251,10 @@ def _p_value_of_sums(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def _distances(divisions: np.ndarray, pooled: np.ndarray) -> np.ndarray:
-    """Compute how far apart the two parts of each division are.
+    """Compute how far apart the two parts of each division are, in standard errors if they are of different size.
 
-    :param divisions: which runs are of the first part, shape ``(divisions, environments, runs)``
-    :param pooled: scores, shape ``(environments, runs, pairs)``
-    :return: differences of means, in standard errors if the parts have different numbers of runs, shape ``(divisions,
-        pairs)``
+    ``divisions`` says which runs are of the first part, shape ``(divisions, environments, runs)``. ``pooled`` has the
+    scores, shape ``(environments, runs, pairs)``. The result has the shape ``(divisions, pairs)``.
     """
     envs, runs, _ = pooled.shape
     first = int(divisions[0, 0].sum())
@@ -318,11 +311,6 @@ def smallest_p(first: int, second: int, envs: int) -> float:
     # With equal numbers of seeds, exchanging the two settings gives the same difference.
     divisions: int = math.comb(first + second, first) ** envs
     return (1 + (first == second)) / divisions
-
-
-def samples_for(tests: int) -> int:
-    """Compute how many random divisions so many tests need, so that chance hardly decides which are significant."""
-    return max(RANDOM_DIVISIONS, math.ceil(HITS * tests / ALPHA))
 
 
 def seeds_needed(tests: int, envs: int) -> int:

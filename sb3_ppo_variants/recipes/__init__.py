@@ -83,18 +83,13 @@ PYTHON_NAMES = {"nn": th.nn, "th": th, "RMSpropTFLike": RMSpropTFLike}
 CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 # Hyperparameters, besides ``n_timesteps``, that are not arguments of the algorithm.
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
-# For hyperparameters, the classes whose objects a text such as "ExactKL(0.02)" can stand for.
-PARTS_IN_TEXT: dict[str, Sequence[type]] = {
-    "learning_rate": [KLAdaptive],
-    "stop": [ApproximateKL, ExactKL, RatioDeviation],
-    "value_loss": [SquaredError, ClippedError, Huber],
-    "updates": [SeparateUpdates],
-}
+# The classes whose objects a text such as "ExactKL(0.02)" can stand for.
+PARTS = (KLAdaptive, ApproximateKL, ExactKL, RatioDeviation, SquaredError, ClippedError, Huber, SeparateUpdates)
 # Arguments of the algorithm that are no hyperparameters.
 GIVEN = ("env", "seed", "_init_setup_model")
 EVALUATION_SEED = 10_000
 STATISTICS_FILE = "vecnormalize.pkl"
-_FILE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("hyperparameters.yml").read_text(encoding="utf-8"))
+_FILE: Hyperparameters = yaml.safe_load(Path(__file__).with_name("hyperparameters.yml").read_text(encoding="utf-8"))
 
 
 # Entries: hyperparameters by environment
@@ -149,14 +144,8 @@ def registered(env_id: str) -> EnvSpec:
         raise ArgumentError(f"env_id={env_id!r} is not a registered environment: {error}") from error
 
 
-# Values that texts stand for
-
-
 def read_value(name: str, value: object) -> object:
-    """Read what a text stands for: a schedule (``"lin_x"``), an object (``"ExactKL(0.02)"``), or another value itself.
-
-    :param name: the hyperparameter
-    """
+    """Read what a text stands for: a schedule (``"lin_x"``), an object (``"ExactKL(0.02)"``), or itself."""
     if not isinstance(value, str):
         return value
     if name == "objective":
@@ -164,10 +153,9 @@ def read_value(name: str, value: object) -> object:
     try:
         if value.startswith("lin_"):
             return LinearSchedule(float(value.removeprefix("lin_")), 0.0, 1.0)
-        for cls in PARTS_IN_TEXT.get(name, ()):
-            if cls.__name__ == value.partition("(")[0].strip():
-                _, args, kwargs = read_call(value)
-                return cls(*args, **kwargs)
+        if part := next((cls for cls in PARTS if cls.__name__ == value.partition("(")[0].strip()), None):
+            _, args, kwargs = read_call(value)
+            return part(*args, **kwargs)
     except (SyntaxError, TypeError, ValueError) as error:
         raise ArgumentError(f"{name}={value!r} cannot be read, as lin_0.001 or ExactKL(0.02) can: {error}") from error
     return value
@@ -182,9 +170,6 @@ def _load(name: str, path: object) -> Any:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ArgumentError(f"{name}={path!r} cannot be imported: {error}") from error
-
-
-# Wrappers
 
 
 def _load_wrappers(env_wrapper: Wrappers) -> list[tuple[Callable[..., gym.Env], Hyperparameters]]:
@@ -496,8 +481,8 @@ def load(
         if weights_only:
             raise ArgumentError(f"weights_only=True unpickles nothing, but {statistics} is a pickle")
         normalised.obs_rms = VecNormalize.load(str(statistics), normalised.venv).obs_rms
-    safely: dict[str, Any] = {"weights_only": True} if weights_only else {}
-    return made.algorithm.load(Path(folder, "model"), env=env, **safely), env
+    safely = {"weights_only": True} if weights_only else {}
+    return made.algorithm.load(Path(folder, "model"), env=env, **safely), env  # type: ignore[arg-type]
 
 
 def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weights_only: bool = False) -> np.ndarray:

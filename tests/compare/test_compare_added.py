@@ -135,7 +135,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("zoo=run.csv", "has runs of an unknown environment; runs of one environment can be LABEL@ENV=PATH"),
         ("zoo=torn.csv", "cannot be read: EmptyDataError"),
         ("zoo=damaged", "cannot be read: BadZipFile"),
-        ("zoo@A-v0=infinite.csv", "has an episode whose return or step is inf; leave out its run"),
+        ("zoo@A-v0=infinite.csv", "cannot be read: ValueError: an episode's return or step is inf; leave out its run"),
         ("zoo@C-v0=run.csv", "zoo has runs in C-v0, and the records are of CartPole-v1, A-v0, B-v5|A-v0, B-v5, Cart"),
         ("ppo_clip@A-v0=run.csv", "--add ppo_clip=PATH: the report has a setting of this name"),
     ],

@@ -85,7 +85,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     cut = perform(run, **folders)
     assert taken == [*range(1, 301), *range(257, 513)]
     same = ("name", "score", "steps", "episodes", "training")
-    assert {part: cut[part] for part in same} == {part: whole[part] for part in same}  # type: ignore[literal-required]
+    assert {part: cut[part] for part in same} == {part: whole[part] for part in same}
     # The seconds of the first attempt count up to the checkpoint.
     assert cut["wall_seconds"] == 512
     assert len(list((tmp_path / "boards" / run.name).glob("*/events.*"))) == 2  # Of both attempts.

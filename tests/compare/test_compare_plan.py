@@ -294,7 +294,7 @@ def test_plans_that_compare_nothing_are_refused(
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*.jsonl.gz")), ids=lambda file: file.name)
 def test_committed_records_have_the_names_of_their_runs(file: Path) -> None:
     for record in records.read(file):
-        run = Run(**{field.name: record[field.name] for field in fields(Run) if field.compare})  # type: ignore[literal-required]
+        run = Run(**{field.name: record[field.name] for field in fields(Run) if field.compare})
         assert run.name == record["name"]
 
 

@@ -225,7 +225,7 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
     with plots.drawing(tmp_path / "x.png") as [[axes]]:
         look = plots.looks(["$x_$"])["$x_$"]
-        plots.draw_band(axes, np.arange(5), statistics.band(curves), curves.mean(axis=1), look)
+        plots.draw_band(axes, np.arange(5), statistics.estimate(curves), curves.mean(axis=1), look)
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
     # Matplotlib shows an escaped dollar as a dollar, and does not make a formula of it.

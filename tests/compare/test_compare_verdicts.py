@@ -217,14 +217,14 @@ def test_environments_have_their_own_spread() -> None:
 @pytest.mark.parametrize(("seeds", "envs", "enough"), [(3, 1, False), (4, 1, True), (2, 2, False), (2, 3, True)])
 def test_few_seeds_have_no_interval(seeds: int, envs: int, enough: bool) -> None:
     scores = np.random.default_rng(0).normal(size=(seeds, envs))
-    assert statistics.means({"a": scores})["a"].is_certain is enough
+    assert statistics.estimate(scores).is_certain is enough
     assert statistics.probability_of_improvement(scores, scores + 1).is_certain is enough
-    assert statistics.band(scores[..., None]).is_certain is enough
+    assert statistics.estimate(scores[..., None]).is_certain is enough
 
 
 def test_equal_scores_have_no_interval() -> None:
     """They say nothing about how much another run would differ."""
-    assert not statistics.means({"a": np.ones((5, 2))})["a"].is_certain
+    assert not statistics.estimate(np.ones((5, 2))).is_certain
     assert not statistics.are_equivalent(np.ones((5, 2)), np.ones((5, 2)))
 
 
