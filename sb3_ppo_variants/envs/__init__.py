@@ -1,6 +1,6 @@
 """Vectorised environments: gymnasium's, ALE's, MuJoCo's; and supervised worker processes."""
 
-from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.adapter import ActionsAsDrawn, GymnasiumVecEnv, VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.making import (
     check_frame_skip,
     make_ale_vec_env,
@@ -8,7 +8,6 @@ from sb3_ppo_variants.envs.making import (
 )
 from sb3_ppo_variants.envs.mujoco.batch import MujocoVecEnv, make_mujoco_vec_env
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
-from sb3_ppo_variants.envs.wrappers import ActionsAsDrawn, VecClipReward, VecEpisodicLife
 
 __all__ = [
     "ActionsAsDrawn",

@@ -1,4 +1,4 @@
-"""An SB3 ``VecEnv`` that wraps a gymnasium vector environment, and what adapters of other libraries do not have.
+"""An SB3 ``VecEnv`` around a gymnasium vector environment, other wrappers, and what other libraries' adapters lack.
 
 Observations are an array, or a dictionary or tuple of arrays, with one row per environment. SB3's ``VecEnv`` resets
 within the step that ends an episode: that step returns the first observation of the next episode, and has the last
@@ -16,8 +16,10 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import (
     AsyncVectorEnv,
     AutoresetMode,
@@ -30,10 +32,10 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.outputs import Info
+from sb3_ppo_variants.envs.outputs import Info, copy_value
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.interrupts import HELD
@@ -78,7 +80,7 @@ class GymnasiumVecEnv(VecEnv):
         self._actions: Actions = np.empty(0)
 
     def reset(self) -> VecEnvObs:
-        """Reset all environments with the seeds and options that were set since the last reset.
+        """Reset all environments with the seeds, modulo ``2**31``, and options that were set since the last reset.
 
         :raises ArgumentError: if the options differ between environments, or ``env`` does not return one
             observation for each
@@ -86,23 +88,16 @@ class GymnasiumVecEnv(VecEnv):
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ArgumentError(f"options={self._options} must be the same for every environment of {self.env}")
-        observations, infos = self.env.reset(seed=self._seeds[0], options=options or None)
+        seed = None if self._seeds[0] is None else self._seeds[0] % (SEED_LIMIT - self.num_envs)
+        observations, infos = self.env.reset(seed=seed, options=options or None)
         if (n := count_rows(observations)) != self.num_envs:
             problem = f"returns {n} observations for {self.num_envs} environments: create it with batch_size=num_envs"
             raise ArgumentError(f"env={self.env} {problem}; games of several players are not supported")
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        return copy_rows(observations)
-
-    def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Set the seeds for the next reset; see SB3.
-
-        :param seed: seed of the first environment, taken modulo ``2**31 - num_envs`` and incremented for each further
-            one; ``None`` draws a random seed
-        """
-        last = SEED_LIMIT - self.num_envs
-        return super().seed(int(np.random.randint(last)) if seed is None else seed % last)
+        own: VecEnvObs = copy_value(observations)  # Many backends reuse their memory in the next step.
+        return own
 
     def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
@@ -116,7 +111,7 @@ class GymnasiumVecEnv(VecEnv):
     def step_wait(self) -> VecEnvStepReturn:
         """Step all environments and reset those that are done."""
         observations, rewards, terminated, truncated, vector_infos = self.env.step(self._actions)
-        observations = copy_rows(observations)
+        observations = copy_value(observations)
         dones = terminated | truncated
         infos = per_env(vector_infos, self.num_envs)
         if dones.any():
@@ -179,14 +174,8 @@ class GymnasiumVecEnv(VecEnv):
 
         :return: an RGB image of each environment; all are ``None`` unless ``render_mode="rgb_array"``
         """
-        if self.render_mode != "rgb_array":
-            warnings.warn(f"render_mode={self.render_mode!r} does not return images: create it with 'rgb_array'")
-            return [None] * self.num_envs
-        return list(cast(Any, self.env.render()))
-
-    def has_attr(self, attr_name: str) -> bool:
-        """Check whether the vector environment has the attribute."""
-        return hasattr(self._inner, attr_name)
+        images: Any = self.env.render()
+        return [None] * self.num_envs if images is None else [*images]
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get the attribute of the vector environment, for each environment."""
@@ -232,11 +221,6 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
 
 
 # What gymnasium's vector environments return, as SB3 has it.
-
-
-def copy_rows(observations: VecEnvObs) -> VecEnvObs:
-    """Copy observations, because many backends reuse their memory in the next step."""
-    return cast(VecEnvObs, map_parts(np.array, observations))
 
 
 def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
@@ -316,6 +300,96 @@ def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMo
                 raise ArgumentError(f"{type(wrapper).__name__} in env={env} does not work in {mode}: {instead}")
         wrapper = wrapper.env
     return mode
+
+
+class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
+    """Passes each action to the environment as the policy sampled it.
+
+    SB3 clips actions to the bounds of ``env.action_space`` before the environment sees them, and requires finite
+    bounds. This wrapper sets finite bounds that are too wide to clip anything: the largest values of the space's dtype.
+    The environment then decides what to do with an action outside its own bounds. MuJoCo environments limit the torque,
+    but compute the control cost from the unclipped action.
+
+    Policies with ``squash_output=True``, and algorithms such as SAC, rescale actions to the bounds, so they cannot be
+    used with this wrapper. To sample random actions, call ``env.own_action_space.sample()``.
+
+    :param env: an environment with a ``Box`` of floating-point actions
+    :raises ArgumentError: if ``env`` has a different action space
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise ArgumentError(
+                f"ActionsAsDrawn needs a Box of floating-point actions, but the environment has {space}"
+            )
+        self.own_action_space = space
+        widest = np.finfo(space.dtype).max
+        self.action_space = spaces.Box(-widest, widest, space.shape, space.dtype.type)
+
+
+class VecEpisodicLife(VecEnvWrapper):
+    """Ends an episode when a life is lost, while the game continues, as SB3's ``EpisodicLifeEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics cover whole games.
+
+    :param venv: environments with ``lives`` in the info of every step and reset
+    """
+
+    def __init__(self, venv: VecEnv):
+        super().__init__(venv)
+        self._lives = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all games, whether they are over or not.
+
+        :raises ArgumentError: if an info has no ``lives``
+        """
+        observations = self.venv.reset()
+        self._lives = self._lives_in(self.venv.unwrapped.reset_infos)
+        return observations
+
+    def _lives_in(self, infos: list[Info]) -> np.ndarray:
+        if not all("lives" in info for info in infos):
+            raise ArgumentError(f"venv={self.venv} must have 'lives' in the info of every step and reset")
+        return np.array([info["lives"] for info in infos])
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all games; dones are also True where a life was lost.
+
+        :raises ArgumentError: if an info has no ``lives``
+        """
+        observations, rewards, dones, infos = self.venv.step_wait()
+        lives = self._lives_in(infos)
+        # A game may continue for some frames with 0 lives, as Qbert does.
+        lost = (lives > 0) & (lives < self._lives)
+        for i in np.flatnonzero(lost).tolist():
+            # Losing a life terminates the episode, even in a step in which a limit truncates it.
+            infos[i]["TimeLimit.truncated"] = False
+            if not dones[i]:
+                infos[i]["terminal_observation"] = take_rows(observations, i)
+        self._lives = lives
+        if dones.any():
+            self._lives = np.where(dones, self._lives_in(self.venv.unwrapped.reset_infos), lives)
+        return observations, rewards, dones | lost, infos
+
+
+class VecClipReward(VecEnvWrapper):
+    """Clips rewards to {+1, 0, -1} by their sign, as SB3's ``ClipRewardEnv`` does.
+
+    Wrap it around a ``VecMonitor``, so that its statistics are of unclipped rewards.
+    """
+
+    def reset(self) -> VecEnvObs:
+        """Reset all environments."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all environments and clip the rewards."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, np.sign(rewards), dones, infos
 
 
 # What vectorised environments need not have. SB3 only trains: it calls ``reset`` and ``step``, and reads the spaces and

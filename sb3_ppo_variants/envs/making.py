@@ -20,12 +20,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecMonitor
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, FRACTION, RULES, check_arguments, instance, integer
-from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv
+from sb3_ppo_variants.envs.adapter import GymnasiumVecEnv, VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.mujoco.batch import make_mujoco_vec_env
 from sb3_ppo_variants.envs.mujoco.tasks import has_batches
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv, count_cores
-from sb3_ppo_variants.envs.wrappers import VecClipReward, VecEpisodicLife
 from sb3_ppo_variants.errors import ArgumentError, installation, refuse
 
 Arguments: TypeAlias = dict[str, Any]
@@ -197,7 +196,7 @@ def make_ale_vec_env(
     if wrapper.keys() - WRAPPER_RULES:
         refuse("wrapper_kwargs", wrapper_kwargs, f"only {', '.join(WRAPPER_RULES)}")
     check_arguments(wrapper, WRAPPER_RULES)
-    spec, game = _game(env_id, wrapper["frame_skip"], env_kwargs)
+    spec, game = check_frame_skip(env_id, wrapper["frame_skip"], env_kwargs)
     from ale_py.vector_env import AtariVectorEnv
 
     if not isinstance(game["frameskip"], int):
@@ -237,18 +236,16 @@ def make_ale_vec_env(
     return VecFrameStack(venv, n_stack) if n_stack > 1 else venv
 
 
-def check_frame_skip(env_id: str, frame_skip: int = 4, env_kwargs: Arguments | None = None) -> None:
+def check_frame_skip(
+    env_id: str, frame_skip: int = 4, env_kwargs: Arguments | None = None
+) -> tuple[EnvSpec, Arguments]:
     """Check that an Atari game and its wrapper do not both skip frames.
 
     :param frame_skip: frames per action in the wrapper, such as SB3's ``AtariWrapper``
     :param env_kwargs: arguments of the game
+    :return: the specification of the game, and all its arguments
     :raises ArgumentError: if both skip frames (the message says what to use instead), or if there is no such game
     """
-    _game(env_id, frame_skip, env_kwargs)
-
-
-def _game(env_id: str, frame_skip: int, env_kwargs: Arguments | None) -> tuple[EnvSpec, Arguments]:
-    """Find an Atari game and its arguments; see :func:`check_frame_skip`."""
     register_games()
     try:
         spec = spec_of(env_id)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.envs.adapter import has_attr
@@ -102,6 +101,13 @@ class MaskCheck:
         self.size = sum(sizes)
         """The number of booleans in a mask."""
 
+    def now(self, env: VecEnv | None) -> np.ndarray:
+        """Ask environments for the masks of their current states; see :meth:`stack`."""
+        assert env is not None
+        with HELD:
+            masks = env.env_method(METHOD)
+        return self.stack(masks)
+
     def stack(self, masks: Sequence[Value]) -> np.ndarray:
         """Stack the masks of all environments as one array of booleans, shape ``(n_envs, size)``.
 
@@ -144,8 +150,7 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
     if not has_attr(env, METHOD) or (sizes := choices(space)) is None:
         samples = [space.sample() for _ in range(env.num_envs)]
         return samples if is_hybrid(space) else np.array(samples)
-    masks = MaskCheck(space).stack(env.env_method(METHOD))
-    parts = np.split(masks, np.cumsum(sizes)[:-1], axis=1)
+    parts = np.split(MaskCheck(space).now(env), np.cumsum(sizes)[:-1], axis=1)
     drawn = np.stack([[space.np_random.choice(np.flatnonzero(row)) for row in part] for part in parts], axis=1)
     if not is_hybrid(space):
         return drawn.reshape(env.num_envs, *(space.shape or ())) + getattr(space, "start", 0)
@@ -157,22 +162,6 @@ def random_actions(env: VecEnv, space: spaces.Space[object] | None = None) -> Ac
         else:
             rows.extend(next(columns) for _ in range(size_of(part.space)))
     return layout.for_envs(np.stack(rows, axis=1).astype(np.float32))
-
-
-class Masks:
-    """The masks of a model's environments."""
-
-    def __init__(self, model: OnPolicyAlgorithm):
-        self._model = model
-        self._check = MaskCheck(model.action_space)
-
-    def now(self) -> np.ndarray:
-        """Return the masks of the current states; see :meth:`MaskCheck.stack`."""
-        env = self._model.env
-        assert env is not None
-        with HELD:
-            masks = env.env_method(METHOD)
-        return self._check.stack(masks)
 
 
 def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:

@@ -25,7 +25,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
 from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, Values, instance
-from sb3_ppo_variants.envs.masks import Masks
+from sb3_ppo_variants.envs.masks import MaskCheck
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import layout_of
 from sb3_ppo_variants.policies.head import KEYS, OF_PARTS, AsymmetricPolicy, BoxPolicy, HybridPolicy
@@ -282,14 +282,14 @@ class ActingPolicy:
 
     def __init__(self, kind: PolicyKind, model: OnPolicyAlgorithm):
         self._kind, self._model = kind, model
-        self._masks = Masks(model) if kind.takes_masks else None
+        self._masks = MaskCheck(model.action_space) if kind.takes_masks else None
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         """Draw an action for each environment.
 
         :param episode_starts: whether an episode begins with these observations, shape ``(n_envs,)``
         """
-        masks = None if self._masks is None else self._masks.now()
+        masks = None if self._masks is None else self._masks.now(self._model.env)
         given = self._kind.arguments(masks)
         actions, values, log_probs = self._kind.policy(observations, **given)
         parameters = self._kind.acted_parameters(observations, masks)

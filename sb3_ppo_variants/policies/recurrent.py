@@ -253,7 +253,7 @@ class RecurrentActing(ActingPolicy):
 
     def act(self, observations: PyTorchObs, episode_starts: np.ndarray) -> Acted:
         self._model._last_lstm_states = self._states  # type: ignore[attr-defined]
-        masks = None if self._masks is None else self._masks.now()
+        masks = None if self._masks is None else self._masks.now(self._model.env)
         before = self._with_starts(self._states, episode_starts)._replace(action_masks=masks)
         given = self._kind.arguments(before)
         actions, values, log_probs, self._states = self._kind.policy(observations, **given)

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 from sb3_ppo_variants.collector import Observations, Steps, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of, compute_once
-from sb3_ppo_variants.envs.masks import Masks
+from sb3_ppo_variants.envs.masks import MaskCheck
 from sb3_ppo_variants.envs.outputs import is_finite
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
@@ -74,7 +74,7 @@ class NativeActor:
         self._networks, self._dtype = architecture.structure, arrays["action_net.bias"].dtype
         # In single precision, observations of the right shape are used as features without conversion.
         self._are_features = self._dtype == np.float32 and isinstance(policy.observation_space, spaces.Box)
-        self._masks = Masks(model) if plan.kind.takes_masks else None
+        self._masks = MaskCheck(model.action_space) if plan.kind.takes_masks else None
         self._allowed: np.ndarray | None = None
 
         # The arrays for all steps.
@@ -129,7 +129,7 @@ class NativeActor:
             features = self._features.compute(observations, self._dtype)
             inputs[...] = library.fitting(features, "features", self._dtype, *inputs.shape)
         if self._masks is not None and self._mask is not None:
-            self._allowed = self._mask[...] = self._masks.now()
+            self._allowed = self._mask[...] = self._masks.now(self._model.env)
         if self._noise is None:
             self._read_matrices()
         else:

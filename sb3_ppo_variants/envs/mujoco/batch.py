@@ -4,6 +4,7 @@ import ctypes
 import os
 import timeit
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, proxy
@@ -11,9 +12,8 @@ from weakref import WeakSet, proxy
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
@@ -105,7 +105,8 @@ def _fixed(terms: InfoParts) -> InfoParts:
 class OneSimulation(gym.Env):
     """One simulation of a :class:`MujocoVecEnv`, for SB3's ``Monitor`` and those who ask for its attributes."""
 
-    def __init__(self, venv: "MujocoVecEnv", index: int, env: "MujocoEnv"):
+    def __init__(self, venv: "MujocoVecEnv", index: int, env: "MujocoEnv", settings: Mapping[str, object]):
+        vars(self).update(settings)
         # Without a cycle of references, MuJoCo's threads end with the last reference to the environments.
         self._venv: MujocoVecEnv = proxy(venv)
         self._index, self._env_type = index, type(env)
@@ -133,8 +134,11 @@ class OneSimulation(gym.Env):
         """Observe nothing: the batch observes all simulations at once."""
 
 
-class MujocoVecEnv(VecEnv):
+class MujocoVecEnv(DummyVecEnv):
     """The simulations of a task. Create it with :func:`make_mujoco_vec_env`.
+
+    Its single environments have the settings of the task as attributes, but are not stepped. Threads end with the last
+    reference to it.
 
     A reset replaces the whole state of a simulation, so an exact resume only needs seeds, as with other environments.
 
@@ -183,12 +187,11 @@ class MujocoVecEnv(VecEnv):
         self._limit = limit if limit not in (-1, None) else NO_LIMIT
         self._n_steps = np.zeros(n_envs, np.int64)
         self.task = TASKS[spec.id](batch, env, settings)
-        self._actions = np.zeros((n_envs, model.nu), np.float32)
-        self._singles = [OneSimulation(self, i, env) for i in range(n_envs)]
+        self._singles = [OneSimulation(self, i, env, settings) for i in range(n_envs)]
         self._monitors = [
             Monitor(one, folder and os.path.join(folder, str(i)), **monitoring) for i, one in enumerate(self._singles)
         ]
-        super().__init__(n_envs, env.observation_space, env.action_space)
+        super().__init__([partial(self._monitors.__getitem__, i) for i in range(n_envs)])
 
     def reset(self) -> VecEnvObs:
         """Begin new episodes in all simulations, with the seeds that were set since the last reset.
@@ -222,9 +225,9 @@ class MujocoVecEnv(VecEnv):
         :raises ArgumentError: if they have the wrong shape
         """
         # NumPy would add numbers that are not contiguous in another order.
-        self._actions = np.ascontiguousarray(actions)
-        if self._actions.shape != (expected := (self.num_envs, self.task.model.nu)):
-            raise ArgumentError(f"actions have the shape {self._actions.shape}, but must have {expected}")
+        self.actions = np.ascontiguousarray(actions)
+        if self.actions.shape != (expected := (self.num_envs, self.task.model.nu)):
+            raise ArgumentError(f"actions have the shape {self.actions.shape}, but must have {expected}")
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all simulations and reset those that are done.
@@ -235,7 +238,7 @@ class MujocoVecEnv(VecEnv):
         task = self.task
         observations = task.observe()
         task.terminated = terminated = task.terminates()
-        rewards, terms = task.reward(self._actions)
+        rewards, terms = task.reward(self.actions)
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
         cut_off = (truncated & ~terminated).tolist()
@@ -264,7 +267,7 @@ class MujocoVecEnv(VecEnv):
             raise RuntimeError("reset() must come before the first step()")
         task, batch = self.task, self.task.batch
         task.before = task.track()
-        task.ctrl[:] = self._actions
+        task.ctrl[:] = self.actions
         batch.step(nstep=task.frame_skip)
         if batch.warning[..., 1].any():
             for index, counts in enumerate(batch.warning):
@@ -279,19 +282,6 @@ class MujocoVecEnv(VecEnv):
                 self._mujoco.mj_rnePostConstraint(task.model, self._data)
                 task.cfrc_ext[i] = self._data.cfrc_ext
 
-    def close(self) -> None:
-        """Close monitor files; a second call does nothing. Threads end with the last reference."""
-        for monitor in self._monitors:
-            if monitor.results_writer is not None:
-                monitor.results_writer.close()
-
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """Get a setting of the task, or an attribute of the simulations or of their ``Monitor``."""
-        where = self._get_indices(indices)
-        if hasattr(self.task.settings, attr_name):
-            return [getattr(self.task.settings, attr_name) for _ in where]
-        return [self._monitors[i].get_wrapper_attr(attr_name) for i in where]
-
     def env_method(
         self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
     ) -> list[Any]:
@@ -301,11 +291,7 @@ class MujocoVecEnv(VecEnv):
         """
         if method_name in ("step", "reset"):
             raise NotImplementedError(f"MuJoCo's batches have no single {method_name}(): use SB3's make_vec_env")
-        return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
-
-    def env_is_wrapped(self, wrapper_class: type[gym.Wrapper], indices: VecEnvIndices = None) -> list[bool]:
-        """Check which simulations are wrapped with the class. Each has a ``Monitor``."""
-        return [is_wrapped(self._monitors[i], wrapper_class) for i in self._get_indices(indices)]
+        return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
         """:raises NotImplementedError: always"""
