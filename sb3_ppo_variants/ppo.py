@@ -43,7 +43,7 @@ from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdapt
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
-from sb3_ppo_variants.policies.kinds import ALIASES, check_kl, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.kinds import ALIASES, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -145,7 +145,7 @@ class PPOBase(SavedAlgorithm):
                 setattr(self, name, as_schedule(getattr(self, name)))
         plan = self._plan()
         if plan.needs_kl or isinstance(self.learning_rate, KLAdaptive):
-            check_kl(self.policy)  # If it is not known, fail before the first rollout.
+            plan.kind.check_kl()  # If it is not known, fail before the first rollout.
         checks.check_objective(plan.objective, self.policy)
         if self.fast is True:
             choose(plan, fast=True)  # If it is impossible, fail before the first rollout.

@@ -127,6 +127,11 @@ class PolicyKind:
     def __init__(self, policy: Any):
         # sb3-contrib's policies are subclasses of ActorCriticPolicy whose methods take more arguments.
         self.policy = policy
+        self._own = _overridden(policy.__class__, (self.policies[0], self.hybrid_head))
+        # A policy that overrides both methods of training may have networks of its own, about which an inherited
+        # get_distribution knows nothing.
+        is_own = "get_distribution" in self._own or not {"forward", "evaluate_actions"} <= self._own
+        self._has_distribution = is_own and hasattr(policy, "get_distribution")
 
     # Models
 
@@ -197,7 +202,7 @@ class PolicyKind:
         :param buffer: a full buffer, whether or not it has been read before
         :return: an iterator, which may yield the same object each time with different parameters
         """
-        self.check_distribution()
+        self.check_kl()
         n_rows = buffer.buffer_size * buffer.n_envs
         for start in range(0, n_rows, ROWS_AT_ONCE):
             yield self.distribution(*inputs_at(buffer, np.arange(start, min(start + ROWS_AT_ONCE, n_rows))))
@@ -208,7 +213,7 @@ class PolicyKind:
 
     def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
         """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
-        if not self._has_distribution():
+        if not self._has_distribution:
             return None
         if self._leaves_distribution("forward"):
             return known_parameters(self.policy.action_dist)
@@ -233,44 +238,32 @@ class PolicyKind:
 
     # Policies that override methods
 
-    def check_distribution(self) -> None:
-        """Check that the policy's distributions, and with them the KL, are known.
+    def check_kl(self) -> None:
+        """Check that the KL of the policy's distributions is known.
 
-        :raises MissingKLError: if ``get_distribution`` does not belong to the policy
+        :raises MissingKLError: if it is not, or if ``get_distribution`` does not belong to the policy
         """
-        if not self._has_distribution():
+        if not self._has_distribution:
             raise MissingKLError(
                 f"{type(self.policy).__name__} has a forward and an evaluate_actions of its own, but no "
                 "get_distribution, so its KL is not known: write get_distribution too"
             )
-
-    def _has_distribution(self) -> bool:
-        """Whether the policy has a ``get_distribution`` that belongs to it.
-
-        A policy that overrides both methods of training may have networks of its own, about which an inherited
-        ``get_distribution`` knows nothing.
-        """
-        cls = self.policy.__class__
-        if issubclass(cls, BasePolicy) and not hasattr(cls, "get_distribution"):
-            return False  # What torch.compile wraps a policy in has its methods too, but not in its class.
-        own = _overridden(cls, (self.policies[0], self.hybrid_head))
-        return "get_distribution" in own or not {"forward", "evaluate_actions"} <= own
+        divergences_of(self.policy.action_dist)
 
     def _leaves_distribution(self, method: str) -> bool:
         """Whether a call of this method of the policy leaves its distributions in ``action_dist``.
 
         SB3's and sb3-contrib's methods do, which saves a second forward pass. A policy that overrides one may not.
         """
-        own = _overridden(self.policy.__class__, (self.policies[0], self.hybrid_head))
-        return own.isdisjoint((method, "get_distribution", "_get_action_dist_from_latent"))
+        return self._own.isdisjoint((method, "get_distribution", "_get_action_dist_from_latent"))
 
 
 @cache
 def _overridden(policy_class: type[BasePolicy], known: tuple[type[BasePolicy], ...]) -> set[str]:
     """Find the methods of a class that are neither SB3's nor those of the classes that its kind is for."""
     methods = ("forward", "evaluate_actions", "get_distribution", "_get_action_dist_from_latent")
-    known = (ActorCriticPolicy, *known)
-    return {name for name in methods if getattr(policy_class, name, None) not in [getattr(cls, name) for cls in known]}
+    known_methods = {name: [getattr(cls, name) for cls in (ActorCriticPolicy, *known)] for name in methods}
+    return {name for name in methods if getattr(policy_class, name, None) not in known_methods[name]}
 
 
 class ActingPolicy:

@@ -16,7 +16,6 @@ from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from sb3_ppo_variants.arguments import FRACTION, check_names, current_value, list_arguments
 from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import is_hybrid
 from sb3_ppo_variants.policies.head import KEYS, LOG_STD_INIT, OF_DISTRIBUTION, OF_PARTS, ActionHead
 from sb3_ppo_variants.policies.kind import PolicyKind
@@ -39,7 +38,7 @@ ALIASES: Mapping[str, type[BasePolicy]] = {
 def kind_of_class(cls: type[BasePolicy] | type[RolloutBuffer]) -> type[PolicyKind]:
     """Find the kind of a class of policies or of rollout buffers."""
     for kind in KINDS:
-        if issubclass(cls, (*kind.policies, kind.hybrid_head, *kind.buffers)):
+        if issubclass(cls, (*kind.policies, *kind.buffers)):
             return kind
     return PolicyKind
 
@@ -66,15 +65,6 @@ def first_state(policy: ActorCriticPolicy) -> Iterator[tuple[Distribution, th.Te
     finally:
         policy.action_dist = distribution
         policy.set_training_mode(training)
-
-
-def check_kl(policy: ActorCriticPolicy) -> None:
-    """Check that the KL of a policy's distributions is known.
-
-    :raises MissingKLError: if it is not
-    """
-    kind_of(policy).check_distribution()
-    divergences_of(policy.action_dist)
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
@@ -104,22 +94,22 @@ def _check_kwargs(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> None:
     given, policy_class = model.policy_kwargs, model.policy_class
     own, has_sb3s = list_arguments(policy_class), kind.has_sb3s_constructor(policy_class)
     of_kind = kind.rules if has_sb3s else {}
-    for name in [name for name in given if name not in own]:
-        if name in KEYS and policy_class is not kind.policies[2]:
+    also = (*KEYS, *OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_kind)
+    check_names("policy_kwargs", given, policy_class, GIVEN_TO_POLICY, also)
+    for name, value in given.items():
+        if name in KEYS and name not in own and policy_class is not kind.policies[2]:
             raise ArgumentError(
                 f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
                 "MaskableMultiInputPolicy, MultiInputLstmPolicy and MaskableMultiInputLstmPolicy"
             )
-        if name in (*OF_PARTS, LOG_STD_INIT) and not is_hybrid(model.action_space):
+        if name in (*OF_PARTS, LOG_STD_INIT) and name not in own and not is_hybrid(model.action_space):
             of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
             raise ArgumentError(
                 f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
                 f"{model.action_space}: leave it out"
             )
-    also = (*KEYS, *OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_kind)
-    check_names("policy_kwargs", given, policy_class, GIVEN_TO_POLICY, also)
-    for name in [name for name in given if name in of_kind]:
-        of_kind[name].check(f"policy_kwargs[{name!r}]", given[name])
+        if name in of_kind:
+            of_kind[name].check(f"policy_kwargs[{name!r}]", value)
     if has_sb3s:
         if LOG_STD_INIT in given and given.get("distribution") in ("beta", Beta()):
             raise ArgumentError(

@@ -142,6 +142,10 @@ class MaskableHybridPolicy(MaskableHybridActions, TakesMasks, AsymmetricPolicy):
     """SB3's policy for actions that have several parts."""
 
 
+# Its methods take what those of sb3-contrib's class take.
+MaskableActorCriticPolicy.register(MaskableHybridPolicy)
+
+
 class Masked(PolicyKind):
     """Evaluates a policy as sb3-contrib's MaskablePPO does."""
 

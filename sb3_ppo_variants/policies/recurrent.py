@@ -205,7 +205,7 @@ class Recurrent(PolicyKind):
 
     def distributions(self, buffer: RolloutBuffer) -> Iterator[Distribution]:
         assert isinstance(buffer, RecurrentRolloutBuffer | RecurrentDictRolloutBuffer)
-        self.check_distribution()
+        self.check_kl()
         starts = in_rows(buffer, buffer.episode_starts).reshape(buffer.n_envs, -1)
         for env_index, of_env in enumerate(starts):
             states = self._first_states(buffer, env_index)
