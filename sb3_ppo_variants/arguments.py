@@ -3,19 +3,18 @@
 The rules are checked when a model is created, and again when a saved model is loaded. They do not use ``assert``.
 
 Each algorithm writes its whole signature, which editors and type checkers read. It passes its arguments on by
-:func:`given_in`, and documents those that are its own.
+:func:`given_in`.
 """
 
 import inspect
 import math
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch as th
@@ -29,8 +28,6 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 
 Values: TypeAlias = dict[str, Any]
 """Values by their names, such as arguments, the attributes of a model, or a JSON object."""
-Class = TypeVar("Class", bound=type)
-ENTRY = re.compile(r"^:param (\w+):.*?(?=^:|\Z)", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -309,29 +306,6 @@ def list_arguments(cls: type) -> dict[str, object]:
 def given_in(local: Mapping[str, object]) -> dict[str, object]:
     """Pick out the arguments of a constructor by name, from the ``locals()`` at its beginning."""
     return {name: value for name, value in local.items() if name not in ("self", "__class__")}
-
-
-def documented_like(other: type) -> Callable[[Class], Class]:
-    """Complete the docstring of a class with the arguments that it shares with another one, in its own order.
-
-    :param other: a class that documents them
-    """
-
-    def complete(cls: Class) -> Class:
-        if cls.__doc__ is None:  # Python runs with -OO.
-            return cls
-        text = inspect.cleandoc(cls.__doc__) + "\n"
-        entries = {**_entries(inspect.getdoc(other) or ""), **_entries(text)}
-        names = [name for name in inspect.signature(cls).parameters if name in entries]
-        about, raised = ENTRY.sub("", text).split(":raises", 1)
-        cls.__doc__ = f"{about}{''.join(entries[name] for name in names)}:raises{raised}"
-        return cls
-
-    return complete
-
-
-def _entries(text: str) -> dict[str, str]:
-    return {match[1]: match[0].rstrip("\n") + "\n" for match in ENTRY.finditer(text)}
 
 
 # Classes are listed by name, because some are only imported when needed. SB3's advice to use the CPU does so too.

@@ -5,7 +5,7 @@ Each class writes its whole signature, in the order of SB3's ``PPO``, and says w
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import torch as th
 from gymnasium.vector import VectorEnv
@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, documented_like, given_in, instance
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, Values, given_in, instance
 from sb3_ppo_variants.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop, KLAdaptive
@@ -23,9 +23,6 @@ from sb3_ppo_variants.objectives.surrogates import KL_COEF
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.statistics import LOGGED
 from sb3_ppo_variants.update import NormalizeAdvantage, Updates
-
-# Arguments of a class, by name.
-Kwargs: TypeAlias = dict[str, Any]
 
 __all__ = ["PPOAdaptiveKL", "PPOClip", "PPOCustom", "PPOFixedKL", "PPOUnclipped"]
 
@@ -110,18 +107,18 @@ class PPOClip(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: Kwargs | None = None,
+        rollout_buffer_kwargs: Values | None = None,
         target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: Kwargs | None = None,
+        policy_kwargs: Values | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | Kwargs | None = None,
+        updates: Updates | Values | None = None,
         stop: EarlyStop | None = None,
         value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
@@ -132,13 +129,14 @@ class PPOClip(PPOBase):
         return Clipped(self.current_argument("clip_range"))
 
 
-@documented_like(PPOClip)
 class PPOAdaptiveKL(PPOBase):
     """PPO with an adaptive KL penalty, section 4 of https://arxiv.org/abs/1707.06347.
 
     It maximises equation 8, E[r A - beta KL(old || new)]. After each update, it computes the exact KL between the
     policy that collected the rollout and the new one, averaged over the rollout, and adapts beta with
     :func:`~sb3_ppo_variants.objectives.surrogates.adapt_kl_coef`.
+
+    Arguments that are not listed here are those of :class:`PPOClip`.
 
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
@@ -178,11 +176,11 @@ class PPOAdaptiveKL(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: Kwargs | None = None,
+        rollout_buffer_kwargs: Values | None = None,
         target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: Kwargs | None = None,
+        policy_kwargs: Values | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -191,7 +189,7 @@ class PPOAdaptiveKL(PPOBase):
         desired_kl: float = 0.01,
         kl_coef: float = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | Kwargs | None = None,
+        updates: Updates | Values | None = None,
         stop: EarlyStop | None = None,
         value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
@@ -206,11 +204,12 @@ class PPOAdaptiveKL(PPOBase):
         self.kl_coef = self._objective().after_update(kl).kl_coef
 
 
-@documented_like(PPOClip)
 class PPOFixedKL(PPOBase):
     """PPO with a fixed KL penalty, equation 8 of https://arxiv.org/abs/1707.06347 with a constant beta.
 
     It maximises E[r A - beta KL(old || new)], where the KL is exact and summed over action dimensions.
+
+    Arguments that are not listed here are those of :class:`PPOClip`.
 
     :param clip_range: eps, > 0, a number or a schedule; if given, r A is clipped as in :class:`PPOClip`, in addition to
         the penalty
@@ -246,11 +245,11 @@ class PPOFixedKL(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: Kwargs | None = None,
+        rollout_buffer_kwargs: Values | None = None,
         target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: Kwargs | None = None,
+        policy_kwargs: Values | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -258,7 +257,7 @@ class PPOFixedKL(PPOBase):
         *,
         kl_coef: float | Schedule = 1.0,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | Kwargs | None = None,
+        updates: Updates | Values | None = None,
         stop: EarlyStop | None = None,
         value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
@@ -270,12 +269,13 @@ class PPOFixedKL(PPOBase):
         return KLPenalized(kl_coef=self.current_argument("kl_coef"), clip_range=clip_range)
 
 
-@documented_like(PPOClip)
 class PPOUnclipped(PPOBase):
     """PPO with "no clipping or penalty", equation 6 of https://arxiv.org/abs/1707.06347.
 
     It maximises L^CPI = E[r A], the baseline with which the paper compares the other objectives. Only ``target_kl``
     or ``stop`` limits the size of an update.
+
+    The arguments are those of :class:`PPOClip`, except ``clip_range``.
 
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
@@ -298,18 +298,18 @@ class PPOUnclipped(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: Kwargs | None = None,
+        rollout_buffer_kwargs: Values | None = None,
         target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: Kwargs | None = None,
+        policy_kwargs: Values | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
         _init_setup_model: bool = True,
         *,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | Kwargs | None = None,
+        updates: Updates | Values | None = None,
         stop: EarlyStop | None = None,
         value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",
@@ -320,12 +320,13 @@ class PPOUnclipped(PPOBase):
         return Unclipped()
 
 
-@documented_like(PPOClip)
 class PPOCustom(PPOBase):
     """PPO with your own objective.
 
     The objective is saved with the model, so its class must be importable where the model is loaded. An
     objective of your own is pickled.
+
+    Arguments that are not listed here are those of :class:`PPOClip`.
 
     :param objective: an instance of a subclass of :class:`~sb3_ppo_variants.Objective`
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
@@ -356,11 +357,11 @@ class PPOCustom(PPOBase):
         use_sde: bool = False,
         sde_sample_freq: int = -1,
         rollout_buffer_class: type[RolloutBuffer] | None = None,
-        rollout_buffer_kwargs: Kwargs | None = None,
+        rollout_buffer_kwargs: Values | None = None,
         target_kl: float | Schedule | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
-        policy_kwargs: Kwargs | None = None,
+        policy_kwargs: Values | None = None,
         verbose: int = 0,
         seed: int | None = None,
         device: th.device | str = "auto",
@@ -368,7 +369,7 @@ class PPOCustom(PPOBase):
         *,
         objective: Objective | None = None,
         fast: bool | Literal["auto"] = "auto",
-        updates: Updates | Kwargs | None = None,
+        updates: Updates | Values | None = None,
         stop: EarlyStop | None = None,
         value_loss: ValueLoss | None = None,
         data_parallel: bool | Literal["auto"] = "auto",

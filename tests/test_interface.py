@@ -78,7 +78,12 @@ def test_version_is_that_of_the_package() -> None:
     assert version("sb3_ppo_variants") == sb3_ppo_variants.__version__
 
 
+def documented(variant: Any) -> list[str]:
+    return re.findall(r":param (\w+):", inspect.getdoc(variant) or "")
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_help_shows_the_arguments_in_their_order(variant: Any) -> None:
-    documented = re.findall(r":param (\w+):", inspect.getdoc(variant) or "")
-    assert documented == [name for name in inspect.signature(variant.__init__).parameters if name != "self"]
+    arguments = [name for name in inspect.signature(variant.__init__).parameters if name != "self"]
+    assert set(arguments) <= {*documented(variant), *documented(PPOClip)}
+    assert documented(variant) == [name for name in arguments if name in documented(variant)]
