@@ -14,6 +14,7 @@ import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import PyTorchObs, RolloutBufferSamples
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import map_parts
@@ -138,7 +139,7 @@ class Columns:
 
     def __init__(self, buffer: RolloutBuffer, old_parameters: Parameters | None = None):
         self._buffer = buffer
-        self._in_rows: dict[str, Any] = {}
+        self._in_rows: Values = {}
         if old_parameters is not None:
             self._in_rows["old_parameters"] = tuple(column.cpu().numpy() for column in old_parameters)
         self._computed: dict[OverRollout, np.ndarray] = {}

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, check_names, current_value
+from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, Values, check_names, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies.kinds import first_state
@@ -99,7 +99,7 @@ class SeparateUpdates(Updates):
 register_plain(SeparateUpdates)
 
 
-def separate(updates: Updates | dict[str, Any] | None) -> Updates | None:
+def separate(updates: Updates | Values | None) -> Updates | None:
     """Create separate updates from a dict of arguments, such as one from a file of hyperparameters.
 
     :raises ArgumentError: if an argument does not exist or has a value that is not allowed

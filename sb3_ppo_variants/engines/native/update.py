@@ -356,7 +356,7 @@ class PythonFunctions:
         # The initial value stands for an interrupt that arrives before a function has begun.
         self.error: BaseException = KeyboardInterrupt()
         """The error that ended a pass, if a function failed."""
-        self.fields: dict[str, Any] = {}
+        self.fields: dict[str, library.FieldValue] = {}
         """The losses in the form that the library takes."""
         rows, dtype = plan.batch_size, next(iter(plan.parameters.values())).detach().numpy().dtype
         calls = library.INTEGER, library.INTEGER
