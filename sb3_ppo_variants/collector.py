@@ -26,7 +26,7 @@ Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
 class Told(IntEnum):
     """How much of a step callbacks find in their ``locals``. More takes longer.
 
-    Callbacks that change the policy must be told all, because actors look for changes only then.
+    Callbacks that change the policy must be told all, because collectors look for changes only then.
     """
 
     NOTHING = 0
@@ -44,7 +44,7 @@ class Steps(Protocol):
         """Step the environments."""
 
 
-class Actor(Protocol):
+class Collector(Protocol):
     """Acts during one rollout, and writes it to the buffer."""
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
@@ -98,7 +98,7 @@ def collect(
     env: Steps,
     callback: BaseCallback,
     rollout_buffer: RolloutBuffer,
-    actor: Actor,
+    collector: Collector,
     n_processes: int = 1,
 ) -> bool:
     """Fill the buffer, as SB3's ``collect_rollouts`` does.
@@ -115,13 +115,13 @@ def collect(
     layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
     told = getattr(callback, "told", Told.ALL)
     for step in range(n_steps):
-        taken = layout.for_envs(actor.act(step, _last_observations(model)))
+        taken = layout.for_envs(collector.act(step, _last_observations(model)))
         new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
         if told > Told.NOTHING:
             of_envs = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
-            of_actor = actor.seen() if told is Told.ALL else {}
-            callback.update_locals({"n_steps": step, **of_actor, "clipped_actions": taken, **of_envs})
+            of_collector = collector.seen() if told is Told.ALL else {}
+            callback.update_locals({"n_steps": step, **of_collector, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
             return False
         # SB3 asks every info for both, which takes long with many environments.
@@ -133,11 +133,11 @@ def collect(
             if terminal is not None and infos[i].get("TimeLimit.truncated", False):
                 # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633). This
                 # gamma is that of the buffer, because a callback may set the model's for the next rollout.
-                rewards[i] += rollout_buffer.gamma * actor.terminal_value(terminal, i)
-        actor.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
+                rewards[i] += rollout_buffer.gamma * collector.terminal_value(terminal, i)
+        collector.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
         model._last_obs = new_obs  # type: ignore[assignment]
         model._last_episode_starts = dones
-    values = actor.finish(model._last_obs, np.asarray(model._last_episode_starts))
+    values = collector.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_steps, "values": values})
     return True
 

@@ -36,7 +36,7 @@ from sb3_ppo_variants.arguments import (
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
 from sb3_ppo_variants.collector import begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
-from sb3_ppo_variants.engines.native.actor import fast_steps
+from sb3_ppo_variants.engines.native.collector import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive
@@ -276,10 +276,10 @@ class PPOBase(SavedAlgorithm):
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         rollout_buffer.gamma, rollout_buffer.gae_lambda = self.gamma, self.current_argument("gae_lambda")
         engine = choose(plan, self.fast).engine
-        actor = engine.actor(self, plan, rollout_buffer, n_rollout_steps)
-        going = collect(self, fast_steps(env), callback, rollout_buffer, actor, plan.processes.size)
+        collector = engine.collector(self, plan, rollout_buffer, n_rollout_steps)
+        going = collect(self, fast_steps(env), callback, rollout_buffer, collector, plan.processes.size)
         if going:
-            parameters = actor.old_parameters()
+            parameters = collector.old_parameters()
             self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
             callback.on_rollout_end()
         if shared is not None:

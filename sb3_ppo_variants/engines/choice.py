@@ -9,14 +9,14 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.torch_layers import NatureCNN
 from torch import Tensor, float32, float64
 
-from sb3_ppo_variants.collector import Actor
+from sb3_ppo_variants.collector import Collector
 from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.images import FirstLayers, view_images
-from sb3_ppo_variants.engines.native.actor import NativeActor
+from sb3_ppo_variants.engines.native.collector import NativeCollector
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of
 from sb3_ppo_variants.engines.native.update import NativeUpdate
 from sb3_ppo_variants.engines.recognised import ObstacleError, require
-from sb3_ppo_variants.engines.reference import TorchActor, TorchUpdate
+from sb3_ppo_variants.engines.reference import TorchCollector, TorchUpdate
 from sb3_ppo_variants.engines.sequences import RELIED_ON, FusedUpdate, SequenceUpdate, require_lstms, view_sequences
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import KLAdaptive
@@ -50,13 +50,13 @@ class Reference:
         :raises ObstacleError: if it cannot, with the first reason, as a clause that completes "because ..."
         """
 
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+    def collector(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Collector:
         """Begin a rollout.
 
         :param buffer: the buffer to fill
         :param n_steps: length of the rollout
         """
-        return TorchActor(model, plan.kind, buffer)
+        return TorchCollector(model, plan.kind, buffer)
 
 
 class Native(Reference):
@@ -95,8 +95,8 @@ class Native(Reference):
             is_same = not is_shared or not (column != column[0]).any()
             require(is_same, "the standard deviation changed during the rollout")
 
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return recognised.UntilChanged(NativeActor(model, plan, buffer, n_steps), model, plan)
+    def collector(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Collector:
+        return recognised.UntilChanged(NativeCollector(model, plan, buffer, n_steps), model, plan)
 
 
 class Images(Reference):
@@ -116,9 +116,9 @@ class Images(Reference):
         recognised.require_parameters(plan)
         recognised.require_optimizers(plan)
 
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
+    def collector(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Collector:
         kind = type(plan.kind)(view_images(plan.kind.policy))
-        return recognised.UntilChanged(TorchActor(model, kind, buffer), model, plan)
+        return recognised.UntilChanged(TorchCollector(model, kind, buffer), model, plan)
 
     def update(self, plan: UpdatePlan) -> Update:
         return FusedUpdate(replace(plan, kind=type(plan.kind)(view_images(plan.kind.policy))))
@@ -136,8 +136,8 @@ class Sequences(Reference):
         recognised.require_classes(plan, RELIED_ON)
         require_lstms(plan.kind.policy)
 
-    def actor(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Actor:
-        return TorchActor(model, type(plan.kind)(view_sequences(plan.kind.policy)), buffer)
+    def collector(self, model: OnPolicyAlgorithm, plan: UpdatePlan, buffer: RolloutBuffer, n_steps: int) -> Collector:
+        return TorchCollector(model, type(plan.kind)(view_sequences(plan.kind.policy)), buffer)
 
     def update(self, plan: UpdatePlan) -> Update:
         return SequenceUpdate(replace(plan, kind=type(plan.kind)(view_sequences(plan.kind.policy))))

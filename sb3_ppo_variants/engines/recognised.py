@@ -17,9 +17,9 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizers
 
-from sb3_ppo_variants.collector import Actor, Observations
+from sb3_ppo_variants.collector import Collector, Observations
 from sb3_ppo_variants.engines.native.library import REBUILD, library
-from sb3_ppo_variants.engines.reference import TorchActor
+from sb3_ppo_variants.engines.reference import TorchCollector
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.policies.kinds import kind_of
@@ -121,19 +121,19 @@ def require_adam(optimizer: Optimizer) -> None:
 
 
 class UntilChanged:
-    """Acts with a fast actor until the policy or its tensors are replaced, and with PyTorch from then on.
+    """Acts with a fast collector until the policy or its tensors are replaced, and with PyTorch from then on.
 
     Values may change in place. What else callbacks change in the middle of a rollout may have no effect before the next
-    one. The fast actor keeps the memory of the tensors that it was built for.
+    one. The fast collector keeps the memory of the tensors that it was built for.
 
-    :param fast: the fast actor
+    :param fast: the fast collector
     :param model: the model
     :param plan: its policy and its buffer
     """
 
-    def __init__(self, fast: Actor, model: OnPolicyAlgorithm, plan: UpdatePlan):
+    def __init__(self, fast: Collector, model: OnPolicyAlgorithm, plan: UpdatePlan):
         self._fast, self._model, self._plan = fast, model, plan
-        self._actor: Actor = fast
+        self._collector: Collector = fast
         self._parameters = [module._parameters for module in plan.modules if module._parameters]
         self._tensors = self._find_tensors()
         self._seen = False
@@ -143,33 +143,33 @@ class UntilChanged:
         tensors = [each for parameters in self._parameters for each in parameters.values() if each is not None]
         return [*map(th.Tensor.data_ptr, tensors), *map(th.Tensor.numel, tensors)]
 
-    def _now(self) -> Actor:
-        """Return the actor for the policy as it is now. Only callbacks that see a step may have changed it."""
+    def _now(self) -> Collector:
+        """Return the collector for the policy as it is now. Only callbacks that see a step may have changed it."""
         policy = self._model.policy
-        if self._actor is not self._fast or not self._seen:
-            return self._actor
+        if self._collector is not self._fast or not self._seen:
+            return self._collector
         if policy is self._plan.kind.policy and self._find_tensors() == self._tensors:
-            return self._actor
-        return TorchActor(self._model, kind_of(policy), self._plan.buffer)
+            return self._collector
+        return TorchCollector(self._model, kind_of(policy), self._plan.buffer)
 
     def act(self, step: int, observations: Observations) -> np.ndarray:
         if self._seen:
-            self._actor, self._seen = self._now(), False
-        return self._actor.act(step, observations)
+            self._collector, self._seen = self._now(), False
+        return self._collector.act(step, observations)
 
     def seen(self) -> dict[str, object]:
         self._seen = True
-        return self._actor.seen()
+        return self._collector.seen()
 
     def terminal_value(self, observation: Observations, env_index: int) -> float | th.Tensor:
-        return self._now().terminal_value(observation, env_index)  # The step is stored by the actor that took it.
+        return self._now().terminal_value(observation, env_index)  # The step is stored by the collector that took it.
 
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
-        self._actor.store(observations, rewards, episode_starts)
+        self._collector.store(observations, rewards, episode_starts)
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
-        self._actor = self._now()
-        return self._actor.finish(observations, dones)
+        self._collector = self._now()
+        return self._collector.finish(observations, dones)
 
     def old_parameters(self) -> Parameters | None:
-        return self._actor.old_parameters() if self._actor is self._fast else None  # Of the last steps only.
+        return self._collector.old_parameters() if self._collector is self._fast else None  # Of the last steps only.

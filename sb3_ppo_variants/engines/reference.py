@@ -53,7 +53,7 @@ def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution
         kind.policy.set_training_mode(training)
 
 
-class TorchActor:
+class TorchCollector:
     """Acts with a policy of any kind, on any device and with any rollout buffer.
 
     :param model: the model

@@ -15,7 +15,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from helpers import BOX, noise_envs, update
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.engines.native.actor import NativeActor, compute_returns_and_advantage
+from sb3_ppo_variants.engines.native.collector import NativeCollector, compute_returns_and_advantage
 from sb3_ppo_variants.engines.native.networks import Architecture, arrays_of, compute_once
 from sb3_ppo_variants.engines.native.update import PythonFunctions
 from sb3_ppo_variants.processes import Processes
@@ -113,12 +113,12 @@ def test_steps_stay_where_they_were_written(model: Any, n_envs: int) -> None:
 
 
 def test_other_steps_and_features_are_refused(model: Any) -> None:
-    actor = NativeActor(model, model._plan(), model.rollout_buffer, 8)
+    collector = NativeCollector(model, model._plan(), model.rollout_buffer, 8)
     with pytest.raises(IndexError):
-        actor.act(8, normal(2, 3))
+        collector.act(8, normal(2, 3))
     for wrong in (normal(1, 3), normal(2, 4)):
         with pytest.raises(ValueError, match=r"features: float32 of shape .*; the library takes float32 of \(2, 3\)"):
-            actor.act(0, wrong)
+            collector.act(0, wrong)
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])

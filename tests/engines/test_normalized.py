@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from helpers import BOX, noise_envs
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.engines.native.actor import NormalizedSteps, fast_steps
+from sb3_ppo_variants.engines.native.collector import NormalizedSteps, fast_steps
 
 TAKEN: dict[str, spaces.Space] = {
     "single": spaces.Box(-1, 1, (3,), np.float32),

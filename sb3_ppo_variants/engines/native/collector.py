@@ -52,7 +52,7 @@ def _add_discounted(following: float, step: tuple[float, float]) -> float:
     return delta + decay * following
 
 
-class NativeActor:
+class NativeCollector:
     """Acts as the policy does, with one call of the library per step.
 
     It draws all random numbers of a rollout at its start, except for gSDE. It reads the policy's parameters without
