@@ -108,22 +108,21 @@ REPORT: Options = {
         ("--export", {"type": Path, "metavar": "FILE"}, "also pack the records into a .jsonl.gz file"),
     ],
 }  # fmt: skip
-COMMANDS = {
-    "compare": (compare, COMPARE, "Compare algorithms over environments and seeds, resumably, and write a report."),
-    "report": (report, REPORT, "Write a report of the runs recorded so far: report.md, report.html and scores.csv."),
-}
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants", description=__doc__)
     parsers = parser.add_subparsers(required=True, metavar="command")
-    for command, (run, groups, says) in COMMANDS.items():
+    for run, says, groups in (
+        (compare, "Compare algorithms over environments and seeds, resumably, and write a report.", COMPARE),
+        (report, "Write a report of the runs recorded so far: report.md, report.html and scores.csv.", REPORT),
+    ):
         # With abbreviations, --seed 7 would be --seeds 7.
-        own = parsers.add_parser(command, help=says, description=says, allow_abbrev=False)
-        own.set_defaults(run=run)
+        command = parsers.add_parser(run.__name__, help=says, description=says, allow_abbrev=False)
+        command.set_defaults(run=run)
         for title, options in groups.items():
-            group = own.add_argument_group(title)
+            group = command.add_argument_group(title)
             for name, takes, does in options:
                 group.add_argument(name, **takes, help=does)
     return parser

@@ -37,7 +37,6 @@ def read_call(
 ) -> tuple[str, list[Any], dict[str, Any]]:
     """Read the name, the arguments and the keyword arguments of a call such as ``SPO(0.2)``, or of a name alone.
 
-    :param read_argument: reads an argument; by default, it must be a literal
     :raises ValueError: (or ``SyntaxError``) if the text has another form
     """
     match ast.parse(text.strip(), mode="eval").body:

@@ -81,8 +81,7 @@ class Setting:
 
 def own_protocol(label: str) -> str | None:
     """Find the protocol that the setting with a label has of its own."""
-    found = re.search(r"[ ,] ?protocol=([\w-]+)", label)
-    return found and found[1]
+    return next(iter(re.findall(r"[ ,] ?protocol=([\w-]+)", label)), None)
 
 
 def read_setting(text: str) -> Setting:
@@ -313,9 +312,7 @@ def _anneal(learning_rate: object, anneal: bool) -> object:
         raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
 
 
-def make_plan(
-    settings: Sequence[Setting], envs: Sequence[str], seeds: int, conditions: Sequence[Conditions]
-) -> list[Run]:
+def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, shared: Sequence[Conditions]) -> list[Run]:
     """Plan all settings in all environments under all conditions with all seeds, which are 0, 1, ...
 
     The seed is the outermost loop, so that a plan that is cut short has every setting in every environment.
@@ -326,12 +323,11 @@ def make_plan(
     # The ids have the latest version, if they name none.
     envs = [f"{''.join(env.rpartition(':')[:2])}{recipes.registered(env).id}" for env in envs]
     first: list[Run] = []
-    for env, each in product(envs, conditions):
+    for env, each in product(envs, shared):
         ours = resolve(Setting("ppo_clip"), env, each)
         of_env = {name: value for name, value in ours.hyperparameters.items() if name in OF_ENVIRONMENT} | {"n_envs": 1}
         first.append(Run(RANDOM, "", env, 0, RANDOM_TIMESTEPS, of_env, ours.conditions))
         runs = [resolve(setting, env, each) for setting in settings]
-        # Others are arguments of PPO.
         if unknown := set.intersection(*(set(run.unused) for run in runs)) - list_arguments(PPOClip).keys():
             has = {name for setting in settings for name in list_arguments(load_class(setting.path))} - RESERVED.keys()
             known = ", ".join([*OF_ENVIRONMENT, *sorted(has)])

@@ -1,7 +1,4 @@
-"""Pictures of a comparison, each as PNG, SVG and PDF.
-
-``labels`` are all settings of the comparison, each with its own style.
-"""
+"""Pictures of a comparison, each as PNG, SVG and PDF."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +40,7 @@ QUANTITIES = {
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Choose the colour and the line style of each setting."""
+    """Choose the colour and the line style of each setting of a comparison."""
     styles = zip(labels, cycle(COLORS), cycle(LINES), strict=False)
     return {name: {"color": color, "linestyle": line, "label": escape_label(name)} for name, color, line in styles}
 

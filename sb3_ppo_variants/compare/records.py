@@ -66,10 +66,7 @@ Record = dict[str, Any]
 
 
 def write(folder: Path, record: Record) -> None:
-    """Write a record to a folder.
-
-    :raises SystemExit: if it cannot be written, as when the disk is full
-    """
+    """Write a record to a folder, or end the command if it cannot be written, as when the disk is full."""
     file = folder / f"{record['name']}.json"
     try:
         write_atomically(file, (json.dumps(record, allow_nan=False) + "\n").encode())
@@ -135,10 +132,7 @@ def decimals(returns: Sequence[float]) -> int:
 
 
 def curve(record: Record, steps: int | None = None) -> list[float | None]:
-    """Return the learning curve of a run.
-
-    :param steps: number of steps that the curve extends over, if there are episodes; ``None`` for those of the run
-    """
+    """Return the learning curve of a run, over these steps or those of the run."""
     episodes, trailing = record["episodes"], record.get("trailing", [])
     return trailing_means(**episodes, steps=steps or record["steps"]) if episodes else list(trailing)
 

@@ -41,8 +41,7 @@ MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 def write_report(out: Path, found: Sequence[Record], baseline: str | None = None, add: Sequence[str] = ()) -> None:
     """Write the files of a report.
 
-    :param baseline: the setting that the others are compared with, as in the report or on the command line; ``None``
-        takes SB3's PPO, if it is included
+    :param baseline: the setting that the others are compared with; ``None`` for SB3's PPO
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     """
     compared = comparisons([*found, *records.read_beside(add, found)])
@@ -90,15 +89,9 @@ def count(things: Collection[object], name: str) -> str:
 
 
 def write_table(frame: pd.DataFrame, index: str | None = "setting") -> str:
-    """Write a table as Markdown, with empty cells where values are missing.
-
-    :param index: what the rows are; ``None`` leaves the index out
-    """
+    """Write a table as Markdown, with empty cells where values are missing, and without the index if it has no name."""
     filled = frame.astype(object).where(frame.notna(), "").rename(index=escape)
     return str(filled.rename_axis(index).to_markdown(index=index is not None, disable_numparse=True))
-
-
-# What a section says
 
 
 def summarize(comparison: Comparison) -> list[str]:
@@ -184,9 +177,6 @@ def say_too_few(seeds: Sequence[int], envs: int) -> str:
     )
 
 
-# Tables
-
-
 def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
     """Tabulate the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
     cells = comparison.table.groupby(["label", "env"])["score"].apply(format_mean).unstack()
@@ -195,10 +185,7 @@ def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
 
 
 def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
-    """Tabulate what is most asked about each setting: rank, score, speed, and the KL of an update.
-
-    :param baseline: label of the setting that the speeds are compared with, if it is one of these
-    """
+    """Tabulate what is most asked about each setting: rank, score, speed, and the KL of an update."""
     columns = ["seeds", "rank", "mean score", "better than", "worse than"]
     rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
     labels = [*dict.fromkeys([*rows, *comparison.labels])]

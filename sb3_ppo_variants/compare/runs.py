@@ -221,14 +221,12 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Pool:
-    """A joblib backend with its options, and the number of parallel runs."""
+    """A joblib backend, its parallel runs, the error for a lost worker, options, and the cores of each run."""
 
     backend: str
     jobs: int
-    # Raised when a worker is lost.
     lost: type[Exception]
     options: Values = field(default_factory=dict)
-    # Those that each run has for itself.
     cores: int = 1
 
     def records(self, runs: Iterable[Run], work: Work) -> Iterator[Record]:
@@ -242,10 +240,7 @@ class Pool:
 
 
 def make_records(runs: Iterable[Run], work: Work, pool: Pool) -> Generator[Record, None, None]:
-    """Yield the record of each run as soon as it is ready.
-
-    Runs that were in progress when a worker was lost are recorded as failed, and the others go on.
-    """
+    """Yield the record of each run when it is ready; runs in progress when a worker is lost have failed."""
     waiting = {run.name: run for run in runs}
     while waiting:
         rest = iter(tuple(waiting.values()))

@@ -35,7 +35,7 @@ class Comparison:
         self.labels = sorted({record["label"] for record in self.records}, key=order)
         self.envs = sorted({record["env"] for record in self.records})
         own = {record["label"] for record in self.own}
-        # The preset or the environments, the protocol, and what was changed in the protocol, in words.
+        # The preset or the environments, the protocol, and what was changed in it, in words.
         protocol = self.conditions.get("protocol") and f"protocol {self.conditions['protocol']}"
         what = self.conditions["preset"] or ", ".join(self.envs) or "No finished run"
         self.title = ", ".join(filter(None, [what, protocol, self.conditions.get("switched")]))
@@ -93,11 +93,7 @@ class Comparison:
 
     @cached_property
     def doubts(self) -> dict[str, str]:
-        """Why some settings are not called better than others.
-
-        The score of a setting that was recorded elsewhere is that of another part of training, and runs without a score
-        may be the worst of their setting.
-        """
+        """Why some settings are not called better: they were recorded elsewhere, or their worst runs may be missing."""
         found = dict.fromkeys(self.added, "recorded elsewhere")
         for label in dict.fromkeys(record["label"] for record in self.own):
             runs = [*self.runs(label), *(record for record in self.failed if record["label"] == label)]
@@ -126,9 +122,9 @@ class Comparison:
     def curves(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The share of the steps at each point, and the curves of each setting, scaled like its scores.
 
-        They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value. Added
-        runs are left out, because their numbers of steps may differ.
+        They have the shape ``(seeds, environments, points)`` and begin where every run that counts has a value.
         """
+        # Added runs are left out, because their numbers of steps may differ.
         runs = {(record["label"], record["env"], record["seed"]): record for record in self.own}
         low, high = self.scale.loc[self.scaled_envs].to_numpy().T[..., None]
         found = {}

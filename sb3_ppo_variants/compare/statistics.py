@@ -133,10 +133,7 @@ def interquartile_means(scores: Scores) -> dict[str, float]:
 
 
 def differences(scores: Scores, untested: Container[str] = ()) -> dict[tuple[str, str], Difference]:
-    """Compare the means of each pair of settings, by permutation tests that are corrected for the pairs with a test.
-
-    :param untested: settings without tests
-    """
+    """Compare the means of each pair of settings, by permutation tests that are corrected for the pairs with a test."""
     pairs = list(combinations(scores, 2))
     tested = [pair for pair in pairs if all(len(scores[label]) > 1 and label not in untested for label in pair)]
     # A permutation test needs a scale that stays when runs change their setting. Settings with a protocol of their own
@@ -208,9 +205,6 @@ def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = RAND
     If the settings have different numbers of seeds, differences are measured in standard errors, as in Welch's t test
     (Janssen, Statistics & Probability Letters 36, 1997). Otherwise, settings with the same mean would often differ if
     the one with fewer seeds varied more.
-
-    :param pairs: scores of two settings in the same environments
-    :param samples: number of random divisions
     """
     found = np.empty(len(pairs))
     shapes = [(len(one), len(other), one.shape[1]) for one, other in pairs]

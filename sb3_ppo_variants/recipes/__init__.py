@@ -85,14 +85,9 @@ CLASS_ENTRIES = {"activation_fn", "features_extractor_class", "optimizer_class"}
 ENVIRONMENT_KEYS = ("n_envs", "normalize", "env_wrapper", "frame_stack", "env_kwargs", "fast_envs")
 # The classes whose objects a text such as "ExactKL(0.02)" can stand for.
 PARTS = (KLAdaptive, ApproximateKL, ExactKL, RatioDeviation, SquaredError, ClippedError, Huber, SeparateUpdates)
-# Arguments of the algorithm that are no hyperparameters.
-GIVEN = ("env", "seed", "_init_setup_model")
 EVALUATION_SEED = 10_000
 STATISTICS_FILE = "vecnormalize.pkl"
 _FILE: Hyperparameters = yaml.safe_load(Path(__file__).with_name("hyperparameters.yml").read_text(encoding="utf-8"))
-
-
-# Entries: hyperparameters by environment
 
 
 def entries_of(algorithm: str) -> dict[str, Hyperparameters]:
@@ -360,7 +355,8 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
         n_timesteps = int(n_timesteps)
     COUNT.check("n_timesteps", n_timesteps)
     of_the_environment = {name: arguments.pop(name) for name in ENVIRONMENT_KEYS if name in arguments}
-    check_names("hyperparameters", arguments, algorithm, GIVEN, ("n_timesteps", *ENVIRONMENT_KEYS))
+    given = ("env", "seed", "_init_setup_model")  # These are no hyperparameters.
+    check_names("hyperparameters", arguments, algorithm, given, ("n_timesteps", *ENVIRONMENT_KEYS))
     normalize = of_the_environment.get("normalize")
     if not isinstance(normalize, bool | dict | None):
         refuse("normalize", normalize, "True, False, None, or a dict of arguments for VecNormalize")

@@ -6,7 +6,6 @@ Every script of rl_zoo3 is a module here, with the same options:
 
 import subprocess
 import sys
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -91,21 +90,18 @@ class ExperimentManager(Upstream):
             self.vec_env_class = SafeSubprocVecEnv
 
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
-        """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
+        """Read the hyperparameters; see rl_zoo3.
 
-        :raises ArgumentError: if the policy needs action masks, or ``fast_envs`` is neither True nor False
+        :raises ArgumentError: if ``fast_envs`` is neither True nor False; with this package's algorithms, also if the
+            policy needs action masks, or an Atari game and its wrapper both skip frames
         """
         hyperparams, saved = super().read_hyperparameters()
         self._fast_envs = hyperparams.pop("fast_envs", False)
         FLAG.check("fast_envs", self._fast_envs)
         if self.algo in ALGORITHMS:
             _check_policy(hyperparams.get("policy"))
-        env_id, env_kwargs = self.env_name.gym_id, self.env_kwargs or hyperparams.get("env_kwargs")
-        try:
-            check_skipped_frames(env_id, hyperparams.get("env_wrapper"), env_kwargs)
-        except ArgumentError as error:
-            # rl_zoo3 accepts this, so that earlier runs with it stay reproducible.
-            warnings.warn(str(error))
+            env_kwargs = self.env_kwargs or hyperparams.get("env_kwargs")
+            check_skipped_frames(self.env_name.gym_id, hyperparams.get("env_wrapper"), env_kwargs)
         return hyperparams, saved
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
@@ -122,8 +118,7 @@ class ExperimentManager(Upstream):
         # rl_zoo3 does not look beside the model, where exact checkpoints and recipes.train have the statistics.
         beside = Path(self.trained_agent).parent / "vecnormalize.pkl"
         if not (self.continue_training and beside.exists()):
-            normalized_or_not: VecEnv = super()._maybe_normalize(env, eval_env)
-            return normalized_or_not
+            return super()._maybe_normalize(env, eval_env)
         normalized = VecNormalize.load(str(beside), env)
         normalized.training &= not eval_env
         normalized.norm_reward &= not eval_env
@@ -147,11 +142,7 @@ def _check_policy(policy: object) -> None:
 
 
 class StoreHyperparameters(StoreDict):
-    """rl_zoo3's action for options such as ``-params``, for which a value that is no Python is text.
-
-    Objectives such as ``SPO(0.2)`` and objects such as ``KLAdaptive(desired_kl=0.01)`` stay text, which the
-    configuration of the run then contains.
-    """
+    """rl_zoo3's action for options such as ``-params``, where ``SPO(0.2)``, which is no Python, is text."""
 
     def __call__(
         self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None

@@ -23,11 +23,7 @@ def push_to_hub() -> None:
 
 
 def save_card(path: Path, metadata: dict[str, object]) -> None:
-    """Save rl_zoo3's model card with commands that know this package's algorithms.
-
-    :param path: path of the card that rl_zoo3 has written
-    :param metadata: metadata to save in the card
-    """
+    """Save the model card that rl_zoo3 has written, with commands that know this package's algorithms."""
     card = path.read_text(encoding="utf-8").replace("python -m rl_zoo3.", "python -m sb3_ppo_variants.zoo.")
     # A sentence repeats the command in parentheses, where a command with a comment does not fit.
     card = card.replace(" (`pip install rl_zoo3`)", "").replace("pip install rl_zoo3", installation("zoo"))

@@ -10,7 +10,6 @@ import pytest
 
 from fresh import ended, run_module
 from helpers import OPTIONAL
-from sb3_ppo_variants.__main__ import COMMANDS
 from sb3_ppo_variants.commandline import whole_number
 
 # Runs a module in a new process, in which the optional packages are missing.
@@ -20,7 +19,7 @@ packages, module, *sys.argv[1:] = json.loads(sys.argv[1])
 sys.modules |= dict.fromkeys(packages)
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-HELP = [["--help"], *([name, "--help"] for name in COMMANDS)]
+HELP = [["--help"], ["compare", "--help"], ["report", "--help"]]
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
