@@ -6,7 +6,7 @@ observation of the old one in its info. For gymnasium's autoreset modes, see htt
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -258,19 +258,8 @@ def _values(values: Any, n_envs: int) -> list[Any]:
         return per_env(values, n_envs)
     if not (isinstance(values, list | tuple) or np.ndim(values) > 0) or len(values) != n_envs:
         return [deepcopy(values) for _ in range(n_envs)]
-    if isinstance(values, list | tuple) or values.dtype.hasobject:
-        return deepcopy(list(values))
-    return values.tolist() if values.ndim == 1 else list(values.copy())
-
-
-# gymnasium's wrappers that do not work here, and what to do instead. Most lose what they know of all environments when
-# some are reset.
-UNUSABLE: Mapping[type[VectorWrapper], str] = {
-    DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos",
-    NormalizeObservation: "use SB3's VecNormalize",
-    NormalizeReward: "use SB3's VecNormalize",
-    RecordEpisodeStatistics: "use SB3's VecMonitor",
-}
+    is_flat = isinstance(values, np.ndarray) and values.ndim == 1 and not values.dtype.hasobject
+    return values.tolist() if is_flat else deepcopy(list(values))
 
 
 def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
@@ -290,7 +279,13 @@ def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMo
         raise ArgumentError(
             f"autoreset_mode={given!r} must be the mode of env, one of {allowed}; its metadata says {declared}"
         ) from error
-    unusable = dict(UNUSABLE)
+    # Wrappers that do not work here, and what to do instead. Most lose what they know of all when some are reset.
+    unusable: dict[type[VectorWrapper], str] = {
+        DictInfoToList: "leave it out: GymnasiumVecEnv makes lists of infos",
+        NormalizeObservation: "use SB3's VecNormalize",
+        NormalizeReward: "use SB3's VecNormalize",
+        RecordEpisodeStatistics: "use SB3's VecMonitor",
+    }
     if mode is AutoresetMode.SAME_STEP:  # gymnasium refuses these too, but only if the metadata says so.
         unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
     wrapper = env
@@ -322,9 +317,7 @@ class ActionsAsDrawn(gym.Wrapper, RecordConstructorArgs):
         super().__init__(env)
         space = env.action_space
         if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-            raise ArgumentError(
-                f"ActionsAsDrawn needs a Box of floating-point actions, but the environment has {space}"
-            )
+            raise ArgumentError(f"ActionsAsDrawn needs a Box of floating-point actions, and not {space}")
         self.own_action_space = space
         widest = np.finfo(space.dtype).max
         self.action_space = spaces.Box(-widest, widest, space.shape, space.dtype.type)

@@ -8,12 +8,11 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from sb3_ppo_variants.envs.adapter import has_attr
 from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output, show
@@ -174,19 +173,12 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
             f"{policy} needs action masks, but the environments have no {METHOD}(): add this method to them, or wrap "
             "each of them in sb3-contrib's ActionMasker"
         )
-    if not takes_masks and choices(env.action_space) is not None and _has_masks(env):
+    is_sb3s = isinstance(getattr(env, "unwrapped", None), DummyVecEnv | SubprocVecEnv)  # Others may end at a question.
+    if not takes_masks and is_sb3s and choices(env.action_space) is not None and has_attr(env, METHOD):
         warnings.warn(
             f"the environments have {METHOD}(), which {policy} ignores: to mask actions, use MaskableMlpPolicy, "
             "MaskableCnnPolicy or MaskableMultiInputPolicy, or MaskableMlpLstmPolicy and the like with a memory"
         )
-
-
-def _has_masks(env: VecEnv) -> bool:
-    """Whether environments have masks, as far as asking can do no harm: workers of others may end at a question."""
-    with suppress(Exception):
-        library, *_ = type(env.unwrapped).__module__.split(".")
-        return library in ("stable_baselines3", __name__.partition(".")[0]) and has_attr(env, METHOD)
-    return False
 
 
 def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:

@@ -284,19 +284,17 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
     while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
         env = env.venv
     attributes: dict[str, Any] = vars(env)
-    checked: dict[str, Any] = {}
-    if not getattr(type(env), "checks_outputs", False):
-        is_sb3s = type(env) is DummyVecEnv and not {"step_wait", "reset"} & attributes.keys()
-        steps: DummySteps | StackedSteps = DummySteps(env) if is_sb3s else StackedSteps(env)  # type: ignore[arg-type]
-        checked = {name: getattr(steps, name) for name in ("step_async", "step_wait", "reset") if hasattr(steps, name)}
-    own = {name: attributes[name] for name in checked if name in attributes}
+    before, names = attributes.copy(), ("step_async", "step_wait", "reset")
     try:
-        attributes.update(checked)
+        if not getattr(type(env), "checks_outputs", False):
+            is_sb3s = type(env) is DummyVecEnv and before.keys().isdisjoint(names)
+            steps = DummySteps(env) if is_sb3s else StackedSteps(env)  # type: ignore[arg-type]
+            attributes.update({name: getattr(steps, name) for name in names if hasattr(steps, name)})
         yield
     finally:
-        for name in checked:
+        for name in names:
             attributes.pop(name, None)
-        attributes.update(own)
+        attributes.update({name: before[name] for name in names if name in before})
 
 
 class DummySteps:

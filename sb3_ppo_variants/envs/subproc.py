@@ -261,7 +261,7 @@ class Worker:
         self._milliseconds = None if timeout is None else int(min(1000 * timeout, 2e9))
         self._current: c_int = context.RawValue(c_int, first)
         self.pipe, child = context.Pipe()
-        arguments = (child, self.pipe, [*map(CloudpickleWrapper, env_fns)], first, self._current, memory)
+        arguments = (child, self.pipe, CloudpickleWrapper(env_fns), first, self._current, memory)
         self.process = context.Process(target=work, args=arguments, daemon=True)
         self.process.start()
         # Close it now, or the next process would inherit it and keep it open.
@@ -301,10 +301,12 @@ class Worker:
             if not self._has_answered():
                 hint = "the first answer takes the time to import modules and create environments too"
                 self._fail(f"did not answer within {self._timeout:g} seconds; {hint}")
-            message = self._whole(self.pipe.recv_bytes)
-        except (EOFError, ConnectionError) as error:
-            raise WorkerError(self._current.value, self._how_it_ended()) from error
-        failure, answer = pickle.loads(message)
+            failure, answer = pickle.loads(self._whole(self.pipe.recv_bytes))
+        except (EOFError, ConnectionError):
+            self.process.join(SECONDS_TO_CLOSE)
+            code = self.process.exitcode
+            ended = "closed its pipe" if code is None else f"exited with code {code}"
+            self._fail(f"was killed by signal {-code}" if code is not None and code < 0 else ended)
         if failure is not None:
             raise failure
         return answer
@@ -333,13 +335,6 @@ class Worker:
             except BaseException:
                 self.pipe.close()
                 raise
-
-    def _how_it_ended(self) -> str:
-        self.process.join(SECONDS_TO_CLOSE)
-        code = self.process.exitcode
-        if code is None:
-            return "closed its pipe"
-        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     def _check_open(self) -> None:
         if self.pipe.closed:
@@ -446,12 +441,7 @@ class WorkerEnvs(DummyVecEnv):
 
 
 def work(
-    child: Connection,
-    parent: Connection,
-    env_fns: Sequence[CloudpickleWrapper],
-    first: int,
-    current: c_int,
-    memory: Memory,
+    child: Connection, parent: Connection, env_fns: CloudpickleWrapper, first: int, current: c_int, memory: Memory
 ) -> None:
     """Answer calls until the parent hangs up, and report errors."""
     parent.close()
@@ -463,7 +453,7 @@ def work(
     # Ctrl-C interrupts all processes of a terminal, but the parent decides whether training continues.
     signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        envs = WorkerEnvs([env_fn.var for env_fn in env_fns], first, current, memory)
+        envs = WorkerEnvs(env_fns.var, first, current, memory)
         _answer_all(child, envs)
         envs.close()
     except BaseException:

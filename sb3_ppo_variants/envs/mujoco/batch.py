@@ -6,7 +6,7 @@ import timeit
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakSet, proxy
 
 import gymnasium as gym
@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from sb3_ppo_variants.arguments import COUNT, RULES, Rule, check_arguments
-from sb3_ppo_variants.envs.mujoco.tasks import TASKS, InfoParts, default_settings, spec_of_task
+from sb3_ppo_variants.envs.mujoco.tasks import TASKS, default_settings, is_gymnasiums
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.envs.subproc import count_cores
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError, installation, refuse
@@ -41,6 +41,8 @@ UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTR
 # core: the step waits for the last thread. It must have more work than that.
 SECONDS_WORTH_A_THREAD = 2e-4
 NO_LIMIT = np.iinfo(np.int64).max
+# What a simulation's step returns, without the observation.
+Outcome: TypeAlias = tuple[None, float, bool, bool, Info]
 
 
 def make_mujoco_vec_env(
@@ -74,7 +76,15 @@ def make_mujoco_vec_env(
     except ImportError as error:
         problem = "make_mujoco_vec_env needs MuJoCo >= 4, which needs Python >= 3.11"
         raise ImportError(f"{problem}: {installation('environments')}") from error
-    venv = MujocoVecEnv(spec_of_task(env_id), n_envs, env_kwargs or {}, n_threads, monitor_dir, monitor_kwargs or {})
+    if env_id not in TASKS:
+        refuse("env_id", env_id, f"one of {', '.join(TASKS)}")
+    spec = gym.spec(env_id)
+    if not is_gymnasiums(spec):
+        raise ArgumentError(
+            f"env_id={env_id!r} was registered again, with {spec.entry_point}, which is not the task that batches "
+            "simulate: use make_vec_env, or register it under another id"
+        )
+    venv = MujocoVecEnv(spec, n_envs, env_kwargs or {}, n_threads, monitor_dir, monitor_kwargs or {})
     venv.seed(seed)
     if seed is not None:
         venv.action_space.seed(seed)
@@ -95,13 +105,6 @@ if hasattr(os, "register_at_fork"):  # Not on Windows.
     os.register_at_fork(after_in_child=_keep_batches)
 
 
-def _fixed(terms: InfoParts) -> InfoParts:
-    """Return parts of infos that the next step does not change: rows of an array would be views of it."""
-    return {
-        key: value.copy() if isinstance(value, np.ndarray) and value.ndim > 1 else value for key, value in terms.items()
-    }
-
-
 class OneSimulation(gym.Env):
     """One simulation of a :class:`MujocoVecEnv`, for SB3's ``Monitor`` and those who ask for its attributes."""
 
@@ -113,11 +116,10 @@ class OneSimulation(gym.Env):
         self.spec, self.observation_space, self.action_space = venv.spec, env.observation_space, env.action_space
         self.model, self.init_qpos, self.init_qvel = env.model, env.init_qpos, env.init_qvel
         self._reset_noise_scale = getattr(env, "_reset_noise_scale", None)
-        self.outcome: tuple[None, float, bool, bool, Info] = (None, 0.0, False, False, {})
 
-    def step(self, action: np.ndarray) -> tuple[None, float, bool, bool, Info]:
+    def step(self, action: Outcome) -> Outcome:
         """Return what the batch has computed."""
-        return self.outcome
+        return action
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[None, Info]:
         """Write the state in which the next episode begins, which gymnasium's own method draws."""
@@ -187,10 +189,9 @@ class MujocoVecEnv(DummyVecEnv):
         self._limit = limit if limit not in (-1, None) else NO_LIMIT
         self._n_steps = np.zeros(n_envs, np.int64)
         self.task = TASKS[spec.id](batch, env, settings)
-        self._singles = [OneSimulation(self, i, env, settings) for i in range(n_envs)]
-        self._monitors = [
-            Monitor(one, folder and os.path.join(folder, str(i)), **monitoring) for i, one in enumerate(self._singles)
-        ]
+        files = [folder and os.path.join(folder, str(i)) for i in range(n_envs)]
+        ones = (OneSimulation(self, i, env, settings) for i in range(n_envs))
+        self._monitors = [Monitor(one, file, **monitoring) for one, file in zip(ones, files, strict=True)]
         super().__init__([partial(self._monitors.__getitem__, i) for i in range(n_envs)])
 
     def reset(self) -> VecEnvObs:
@@ -215,9 +216,9 @@ class MujocoVecEnv(DummyVecEnv):
         batch.forward(indices)
         self.task.cfrc_ext[indices] = 0
         self._n_steps[indices] = 0
-        columns = {key: [*column] for key, column in _fixed(self.task.describe()).items()}
+        terms = self.task.describe()
         for i in indices.tolist():
-            self.reset_infos[i] = {key: column[i] for key, column in columns.items()}
+            self.reset_infos[i] = {key: column[i] for key, column in terms.items()}
 
     def step_async(self, actions: np.ndarray) -> None:
         """Store the actions for the next step.
@@ -242,7 +243,7 @@ class MujocoVecEnv(DummyVecEnv):
         self._n_steps += 1
         truncated = self._n_steps >= self._limit
         cut_off = (truncated & ~terminated).tolist()
-        columns = {**_fixed(task.describe()), **_fixed(terms), "TimeLimit.truncated": cut_off}
+        columns = {**task.describe(), **terms, "TimeLimit.truncated": cut_off}
         infos: list[Info] = [*map(dict, map(zip, repeat((*columns,)), zip(*columns.values(), strict=True)))]
         for monitor, reward in zip(self._monitors, rewards.tolist(), strict=True):
             # What Monitor.step does within an episode.
@@ -256,8 +257,8 @@ class MujocoVecEnv(DummyVecEnv):
                 # The Monitor takes the last step, which it has counted already.
                 monitor = self._monitors[i]
                 monitor.total_steps -= 1
-                self._singles[i].outcome = None, monitor.rewards.pop(), True, False, infos[i]
-                monitor.step(None)
+                outcome: Outcome = None, monitor.rewards.pop(), True, False, infos[i]
+                monitor.step(outcome)
             self._begin(indices, [None] * self.num_envs)
             observations = task.observe()
         return observations, rewards.astype(np.float32), dones, infos

@@ -5,24 +5,21 @@ control cost has the type of the actions, and powers and norms are taken one sim
 those of arrays differently.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-
-from sb3_ppo_variants.errors import ArgumentError, refuse
 
 if TYPE_CHECKING:
     from gymnasium.envs.mujoco import MujocoEnv
     from mujoco.batch import Batch
 
 # Parts of infos: for each key, one value per simulation.
-InfoParts: TypeAlias = Mapping[str, Iterable[object]]
+InfoParts: TypeAlias = Mapping[str, np.ndarray | list[Any]]
 
 
 class Task:
@@ -252,7 +249,11 @@ class Humanoid(Swimmer):
         return np.asarray(np.clip(weight * np.sum(np.square(flat(self.cfrc_ext)), axis=1), *bounds))
 
     def describe(self) -> InfoParts:
-        return {**super().describe(), "tendon_length": self.ten_length, "tendon_velocity": self.ten_velocity}
+        return {
+            **super().describe(),
+            "tendon_length": self.ten_length.copy(),
+            "tendon_velocity": self.ten_velocity.copy(),
+        }
 
 
 class HumanoidStandup(Humanoid):
@@ -273,7 +274,7 @@ class HumanoidStandup(Humanoid):
     def describe(self) -> InfoParts:
         x, y, z = self.qpos[:, :3].T
         place = {"x_position": x, "y_position": y, "z_distance_from_origin": z - self.init_qpos[2]}
-        return {**place, "tendon_length": self.ten_length, "tendon_velocity": self.ten_velocity}
+        return {**place, "tendon_length": self.ten_length.copy(), "tendon_velocity": self.ten_velocity.copy()}
 
 
 def have_finite_states(sims: Task) -> np.ndarray:
@@ -364,22 +365,6 @@ def has_batches(spec: EnvSpec, env_kwargs: Mapping[str, object]) -> bool:
         return False
     given = {name for name, value in env_kwargs.items() if (name, value) != ("render_mode", None)}
     return given <= default_settings(spec).keys()
-
-
-def spec_of_task(env_id: str) -> EnvSpec:
-    """Find gymnasium's description of a task.
-
-    :raises ArgumentError: if the id has no class here, or another environment is registered under it
-    """
-    if env_id not in TASKS:
-        refuse("env_id", env_id, f"one of {', '.join(TASKS)}")
-    spec = gym.spec(env_id)
-    if not is_gymnasiums(spec):
-        raise ArgumentError(
-            f"env_id={env_id!r} was registered again, with {spec.entry_point}, which is not the task that batches "
-            "simulate: use make_vec_env, or register it under another id"
-        )
-    return spec
 
 
 def default_settings(spec: EnvSpec) -> dict[str, Any]:
