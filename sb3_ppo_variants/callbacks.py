@@ -18,7 +18,7 @@ from stable_baselines3.common.callbacks import (
 )
 from stable_baselines3.common.type_aliases import MaybeCallback
 
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
@@ -84,10 +84,10 @@ class Supervised(CallbackList):
             raise
 
     @property
-    def told(self) -> Told:
-        """What they are told of each step."""
+    def reads(self) -> Reads:
+        """What they read of each step."""
         each = (one for callback in self.callbacks for one in walk(callback))
-        return max((_TOLD.get(type(one), Told.ALL) for one in each), default=Told.NOTHING)
+        return max((_READS.get(type(one), Reads.ALL) for one in each), default=Reads.NOTHING)
 
     def update_locals(self, locals_: dict[str, object]) -> None:
         """Update the locals of the callbacks, which share one dict."""
@@ -126,18 +126,18 @@ class _ProgressBar(ProgressBarCallback):
         return True
 
 
-def tell(told: Told, *classes: type[BaseCallback]) -> None:
+def set_reads(reads: Reads, *classes: type[BaseCallback]) -> None:
     """Say what callbacks of these classes read of a step, if they leave the policy as it is.
 
     Subclasses may do anything, and so may the callbacks inside them.
     """
-    _TOLD.update(dict.fromkeys(classes, told))
+    _READS.update(dict.fromkeys(classes, reads))
 
 
-_TOLD: dict[type[BaseCallback], Told] = {}
-tell(Told.ENVS, StopTrainingOnMaxEpisodes)
-tell(Told.NOTHING, CheckpointCallback, EvalCallback, ExactCheckpointCallback, ProgressBarCallback, _ProgressBar)
-tell(Told.NOTHING, StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, CallbackList, EveryNTimesteps)
+_READS: dict[type[BaseCallback], Reads] = {}
+set_reads(Reads.ENVS, StopTrainingOnMaxEpisodes)
+set_reads(Reads.NOTHING, CheckpointCallback, EvalCallback, ExactCheckpointCallback, ProgressBarCallback, _ProgressBar)
+set_reads(Reads.NOTHING, StopTrainingOnNoModelImprovement, StopTrainingOnRewardThreshold, CallbackList, EveryNTimesteps)
 
 
 def _suspects(callback: BaseCallback) -> list[str]:

@@ -23,10 +23,10 @@ Observations: TypeAlias = Any
 Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
-class Told(IntEnum):
-    """How much of a step callbacks find in their ``locals``. More takes longer.
+class Reads(IntEnum):
+    """What callbacks read of a step, and find in their ``locals``. More takes longer.
 
-    Callbacks that change the policy must be told all, because collectors look for changes only then.
+    Those that change the policy count as reading all, because collectors look for changes only then.
     """
 
     NOTHING = 0
@@ -113,14 +113,14 @@ def collect(
     n_steps = rollout_buffer.buffer_size
     own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
     layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
-    told = getattr(callback, "told", Told.ALL)
+    reads = getattr(callback, "reads", Reads.ALL)
     for step in range(n_steps):
         taken = layout.for_envs(collector.act(step, _last_observations(model)))
         new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
-        if told > Told.NOTHING:
+        if reads > Reads.NOTHING:
             of_envs = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
-            of_collector = collector.seen() if told is Told.ALL else {}
+            of_collector = collector.seen() if reads is Reads.ALL else {}
             callback.update_locals({"n_steps": step, **of_collector, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
             return False

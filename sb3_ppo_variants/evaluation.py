@@ -7,8 +7,8 @@ from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from sb3_ppo_variants.callbacks import tell
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.callbacks import set_reads
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.envs.masks import METHOD
 
 __all__ = ["MaskedEvalCallback", "WithMasks"]
@@ -53,4 +53,4 @@ class MaskedEvalCallback(EvalCallback):
             self.model = model
 
 
-tell(Told.NOTHING, MaskedEvalCallback)
+set_reads(Reads.NOTHING, MaskedEvalCallback)

@@ -31,8 +31,8 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from sb3_ppo_variants.arguments import Values
-from sb3_ppo_variants.callbacks import tell
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.callbacks import set_reads
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.compare import records
 from sb3_ppo_variants.compare.plan import Run
 from sb3_ppo_variants.compare.records import LAST, SPANS, Record
@@ -104,7 +104,7 @@ class RunLog(Episodes):
         }
 
 
-tell(Told.ENVS, RunLog)
+set_reads(Reads.ENVS, RunLog)
 
 
 def perform(

@@ -31,8 +31,8 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, check_names
-from sb3_ppo_variants.callbacks import tell
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.callbacks import set_reads
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.commandline import read_call
 from sb3_ppo_variants.envs import check_frame_skip, make_fast_vec_env
 from sb3_ppo_variants.envs.making import is_atari, spec_of
@@ -388,7 +388,7 @@ class Episodes(BaseCallback):
                 self.returns.append(float(info["episode"]["r"]))
 
 
-tell(Told.ENVS, Episodes)
+set_reads(Reads.ENVS, Episodes)
 
 
 def train(

@@ -24,8 +24,8 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecNormalize
 
 from sb3_ppo_variants.arguments import FLAG
-from sb3_ppo_variants.callbacks import tell
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.callbacks import set_reads
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.policies.kinds import kind_of_class
@@ -192,8 +192,8 @@ for name, algorithm in ALGORITHMS.items():
     ALGOS[name] = algorithm
     HYPERPARAMS_SAMPLER[name] = partial(sample, name)
     HYPERPARAMS_CONVERTER[name] = convert_onpolicy_params
-tell(Told.NOTHING, SaveVecNormalizeCallback, TrialEvalCallback)
-tell(Told.ENVS, RawStatisticsCallback)
+set_reads(Reads.NOTHING, SaveVecNormalizeCallback, TrialEvalCallback)
+set_reads(Reads.ENVS, RawStatisticsCallback)
 exp_manager.ExperimentManager = ExperimentManager  # type: ignore[misc]
 utils.StoreDict = StoreHyperparameters  # type: ignore[misc]
 subprocess.call = call_ours  # type: ignore[assignment]

@@ -10,7 +10,7 @@ import pytest
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.callbacks import Supervised
-from sb3_ppo_variants.collector import Told
+from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, records
 from sb3_ppo_variants.compare.plan import Conditions, Run, make_plan, read_setting
 from sb3_ppo_variants.compare.runs import RunLog, perform
@@ -27,7 +27,7 @@ def runs_of(setting: str, env: str = "CartPole-v1", **conditions: Any) -> list[R
 
 
 def test_a_run_is_told_only_of_the_environments() -> None:
-    assert Supervised(RunLog(), progress_bar=False).told is Told.ENVS
+    assert Supervised(RunLog(), progress_bar=False).reads is Reads.ENVS
 
 
 def test_a_random_policy_keeps_to_the_masks() -> None:
