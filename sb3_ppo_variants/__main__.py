@@ -15,10 +15,10 @@ Options = dict[str, list[tuple[str, dict[str, Any], str]]]
 # An option with several values, which may also be given several times.
 SEVERAL = {"action": "extend", "nargs": "+"}
 SWITCH = {"action": argparse.BooleanOptionalAction}
-NUMBER = {"type": whole_number}
-FOLDER = {"type": Path, "metavar": "DIR"}
+WHOLE = {"type": whole_number}
+DIR = {"type": Path, "metavar": "DIR"}
 TRUE = {"action": "store_true"}
-OUT = ("--out", {**FOLDER, "default": Path("runs/compare")}, "folder for records and report (default: %(default)s)")
+OUT = ("--out", {**DIR, "default": Path("runs/compare")}, "folder for records and report (default: %(default)s)")
 
 
 # The commands import what their help does without, of which some packages are optional.
@@ -54,10 +54,10 @@ COMPARE: Options = {
         ("--algos", {**SEVERAL, "metavar": "ALGO"}, f"{', '.join(ALGORITHM_PATHS)} or module:Class, optionally with "
          f"arguments: {EXAMPLE} (default: {' '.join(DEFAULT_ALGORITHMS)})"),
         ("--envs", {**SEVERAL, "metavar": "ID"}, "environment ids (default: CartPole-v1)"),
-        ("--seeds", {**NUMBER, "metavar": "N"}, "number of seeds: 0 to N-1 (default: 3)"),
+        ("--seeds", {**WHOLE, "metavar": "N"}, "number of seeds: 0 to N-1 (default: 3)"),
     ],
     "conditions": [
-        ("--timesteps", NUMBER, "environment steps of a run (default: from the hyperparameters)"),
+        ("--timesteps", WHOLE, "environment steps of a run (default: from the hyperparameters)"),
         ("--protocol", {"choices": [*PROTOCOLS]}, "protocol of the paper's experiments; implies --entry mujoco, "
          "unless there are --hyperparams"),
         ("--hyperparams", {"metavar": "FILE"}, "YAML file in the RL Zoo's format"),
@@ -65,18 +65,18 @@ COMPARE: Options = {
         ("-p", {"action": "append", "default": [], "dest": "param", "metavar": "NAME=VALUE"}, "change one of them"),
         ("--normalize", SWITCH, "normalise with VecNormalize"),
         ("--anneal", SWITCH, "anneal the step size to 0"),
-        ("--resume-every", {**NUMBER, "metavar": "STEPS"}, "checkpoint each run every STEPS steps, so that the same "
+        ("--resume-every", {**WHOLE, "metavar": "STEPS"}, "checkpoint each run every STEPS steps, so that the same "
          "command resumes interrupted runs"),
     ],
     "where to run": [
         OUT,
-        ("--jobs", NUMBER, "number of parallel runs (default: one per core)"),
+        ("--jobs", WHOLE, "number of parallel runs (default: one per core)"),
         ("--backend", {"choices": ("loky", "ray", "dask"), "default": "loky"}, "joblib backend (default: local "
          "processes)"),
         ("--address", {}, "address of the Ray or Dask cluster (default: start one here)"),
         ("--fast-envs", TRUE, "use the fastest environments with the same results, bit for bit"),
         ("--checkpoints", TRUE, "save each trained model in the --out folder"),
-        ("--tensorboard", FOLDER, "folder for TensorBoard logs"),
+        ("--tensorboard", DIR, "folder for TensorBoard logs"),
         ("--dry-run", TRUE, "show the plan and stop"),
     ],
 }  # fmt: skip

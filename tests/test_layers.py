@@ -92,5 +92,4 @@ def names_of(node: ast.stmt) -> list[str]:
 
 def test_no_two_classes_functions_or_constants_share_a_name() -> None:
     names = [name for path in FILES for node in ast.parse(path.read_text()).body for name in names_of(node)]
-    several = {name for name, number in Counter(names).items() if number > 1 and not name.startswith("_")}
-    assert several == {"run"}, "only the modules of commands have the same function"
+    assert not {name for name, number in Counter(names).items() if number > 1 and not name.startswith("_")}
