@@ -16,7 +16,7 @@ from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
-from sb3_ppo_variants.envs.outputs import check_actions
+from sb3_ppo_variants.envs.outputs import check_finite
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch
@@ -87,7 +87,7 @@ class TorchCollector:
             acted = self._acting.act(obs_tensor, np.asarray(model._last_episode_starts))
         actions = acted.actions.cpu().numpy()
         clipped_actions = bring_into_bounds(policy, self._bounds, actions)
-        check_actions(clipped_actions)
+        check_finite(clipped_actions, "action")
         self._acted, self._actions = acted, actions
         self._seen = {
             "obs_tensor": obs_tensor,

@@ -72,9 +72,8 @@ def make_fast_vec_env(
     """Create environments as SB3's ``make_vec_env`` does, in the way that steps fastest.
 
     It takes the first of these that is installed and fits: MuJoCo's batches, of two environments or more; ALE's vector
-    environment; worker processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments are stepped one
-    by one, so they only use the last two, whose results are the same. To choose between these, it measures a single
-    environment for at most half a second.
+    environment; worker processes, if steps take long enough; and ``DummyVecEnv``. Wrapped environments only use the
+    last two, whose results are the same. To choose between these, it measures one for at most half a second.
 
     Atari games come as from SB3's ``make_atari_env`` with four stacked frames, unless there is a ``wrapper_class``.
     Environments have no ``render_mode`` unless ``env_kwargs`` contains one: ``make_vec_env`` asks for pictures, for

@@ -67,15 +67,11 @@ def is_finite(array: np.ndarray) -> bool:
     return isfinite(np.vdot(array, array)) or bool(np.isfinite(array).all())
 
 
-def check_actions(actions: np.ndarray) -> None:
-    """Check the actions of all environments.
-
-    :raises NonFiniteError: if a number is not finite
-    """
-    # All other actions are integers.
-    if actions.dtype.kind == "f" and not is_finite(actions):
-        row = int(np.argmin(np.isfinite(actions).reshape(len(actions), -1).all(axis=1)))
-        raise NonFiniteError("action", f"not finite: {actions[row]}", row)
+def check_finite(array: np.ndarray, quantity: str, env_index: int | None = None) -> None:
+    """:raises NonFiniteError: if a number of one environment, or in one of the rows of all, is NaN or infinite"""
+    if not is_finite(array):
+        row = int(np.argwhere(~np.isfinite(array))[0][0]) if env_index is None else env_index
+        raise NonFiniteError(quantity, f"not finite: {array[row] if env_index is None else array}", row)
 
 
 def copy_value(value: Value) -> Value:
@@ -209,9 +205,9 @@ class OutputCheck:
         flags = self._of_each("done", dones, "True or False")
         if flags.dtype != bool and not np.isin(flags, (0, 1)).all():
             refuse_output("done", show(dones), "an array with True or False for each environment", None)
-        are_missing = len(infos) == 0 and not flags.any()  # SB3's own tests have such an environment.
-        are_dicts = all(issubclass(cls, dict) for cls in {*map(type, infos)})
-        if not are_dicts or not (are_missing or len(infos) == self._n_envs):
+        # SB3's own tests have an environment without infos.
+        are_complete = len(infos) == self._n_envs or not (len(infos) or flags.any())
+        if not are_complete or not all(issubclass(cls, dict) for cls in {*map(type, infos)}):
             refuse_output("info", show(infos), "a list with a dict for each environment", None)
         for i in np.flatnonzero(flags).tolist():
             if infos[i].get("terminal_observation") is not None:
@@ -249,21 +245,16 @@ def _check_numbers(space: AnySpace, observation: Value, quantity: str, env_index
     if space.shape is None or space.dtype is None:
         return
     array = np.asarray(observation)
-    is_float = array.dtype.kind == "f"
-    if is_float and array.dtype != space.dtype:
-        with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
-            array = array.astype(space.dtype)
-    limits = None if is_float else _limits(space)
-    if limits is None and (not is_float or is_finite(array)):
-        return
-    right = np.isfinite(array) if limits is None else (limits[0] <= array) & (array < limits[1])
-    if right.all():
-        return
-    if env_index is None:
-        env_index = int(np.argwhere(~right)[0][0])
-    if limits is None:
-        raise NonFiniteError(quantity, f"not finite: {array}", env_index)
-    refuse_output(quantity, str(array), f"between {limits[0]} and {limits[1] - 1}", env_index)
+    if array.dtype.kind == "f":
+        if array.dtype != space.dtype:
+            with np.errstate(over="ignore"):  # Numbers too large for the space's dtype become infinite.
+                array = array.astype(space.dtype)
+        check_finite(array, quantity, env_index)
+    elif limits := _limits(space):
+        right = (limits[0] <= array) & (array < limits[1])
+        if not right.all():
+            row = int(np.argwhere(~right)[0][0]) if env_index is None else env_index
+            refuse_output(quantity, str(array), f"between {limits[0]} and {limits[1] - 1}", row)
 
 
 def _limits(space: AnySpace) -> tuple[Value, Value] | None:

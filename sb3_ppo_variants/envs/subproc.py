@@ -31,7 +31,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
-from sb3_ppo_variants.arguments import COUNT, POSITIVE
+from sb3_ppo_variants.arguments import COUNT, POSITIVE, one_of
 from sb3_ppo_variants.envs.outputs import DummySteps, Info
 from sb3_ppo_variants.errors import ArgumentError, GuardError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
@@ -69,9 +69,8 @@ def limit_cores(cores: int) -> Iterator[None]:
 class SafeSubprocVecEnv(SubprocVecEnv):
     """A ``SubprocVecEnv`` with several environments per worker that reports which one failed, and why.
 
-    A message to a worker steps all of its environments, one after the other. The workers work at the same time. The
-    results are those of a ``DummyVecEnv``. Observations, rewards, dones and actions of a fixed shape are in memory that
-    the processes share; infos and other actions are sent.
+    The workers work at the same time, and each steps its environments one after the other. The results are those of a
+    ``DummyVecEnv``. Arrays are in memory that the processes share; infos and actions of other kinds are sent.
 
     If a worker raises an error, exits or does not answer in time, you get a :class:`~sb3_ppo_variants.WorkerError` with
     the index of the environment at work and any traceback, and a ``GuardError`` if an environment returns something
@@ -107,8 +106,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         if not (env_fns and all(map(callable, env_fns))):
             refuse("env_fns", env_fns, "a list of at least one function, each of which creates an environment")
         methods = mp.get_all_start_methods()
-        if start_method is not None and start_method not in methods:
-            refuse("start_method", start_method, f"{', '.join(map(repr, methods))}, or None")
+        one_of(*methods).or_none().check("start_method", start_method)
         self.closed = False
         context = mp.get_context(start_method or ("forkserver" if "forkserver" in methods else "spawn"))
         self.remotes: list[Worker] = []
@@ -268,8 +266,8 @@ class Worker:
         child.close()
         if hasattr(select, "poll"):
             # Register once, because multiprocessing creates a new poll object for each call.
-            self._poll = select.poll()
-            for watched in (self.pipe, self.process.sentinel):
+            self._poll, self._sentinel = select.poll(), self.process.sentinel
+            for watched in (self.pipe, self._sentinel):
                 self._poll.register(watched, select.POLLIN)
 
     def send(self, method: str, *args: object, **kwargs: object) -> None:
@@ -283,7 +281,9 @@ class Worker:
         """
         if self.owes:
             self.recv()  # A worker that is blocked while sending does not read commands.
-        self._check_open()
+        if self.pipe.closed:
+            why = "close() was called, or a message was cut off in the middle"
+            self._fail(f"has ended, because {why}: make a new vectorised environment")
         self.owes = True
         with suppress(ConnectionError):  # recv() then raises the error that the worker sent, or says how it ended.
             self._whole(self.pipe.send_bytes, message)
@@ -294,7 +294,6 @@ class Worker:
         :raises WorkerError: if the worker raised an error, exited, does not answer in time, or was sent no command
         :raises GuardError: if the environment returned something with the wrong type, shape or range
         """
-        self._check_open()
         if not self.owes:
             self._fail("has no command to answer: call step_async() before step_wait(), and nothing in between")
         try:
@@ -319,7 +318,7 @@ class Worker:
         if not hasattr(select, "poll"):
             return bool(self.pipe.poll(self._timeout))
         ready = self._poll.poll(self._milliseconds)
-        if [number for number, _ in ready] == [self.process.sentinel]:
+        if len(ready) == 1 and ready[0][0] == self._sentinel:
             raise EOFError
         return bool(ready)
 
@@ -333,13 +332,9 @@ class Worker:
             except (EOFError, ConnectionError):
                 raise
             except BaseException:
+                self.owes = False
                 self.pipe.close()
                 raise
-
-    def _check_open(self) -> None:
-        if self.pipe.closed:
-            why = "close() was called, or a message was cut off in the middle"
-            self._fail(f"has ended, because {why}: make a new vectorised environment")
 
     def _fail(self, problem: str) -> NoReturn:
         raise WorkerError(self._current.value, problem)
@@ -350,6 +345,7 @@ class Worker:
             # Other processes may have inherited the pipe, and would keep it open.
             with socket.socket(fileno=os.dup(self.pipe.fileno())) as own, suppress(OSError):
                 own.shutdown(socket.SHUT_RDWR)
+        self.owes = False
         self.pipe.close()
 
 
