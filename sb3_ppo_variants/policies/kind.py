@@ -41,7 +41,7 @@ from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.envs.masks import MaskCheck
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import is_hybrid, layout_of
+from sb3_ppo_variants.layout import is_hybrid, space_of_rows
 from sb3_ppo_variants.policies.head import (
     KEYS,
     LOG_STD_INIT,
@@ -184,7 +184,7 @@ class PolicyKind:
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
-        return {"action_space": layout_of(model.action_space).rows}
+        return {"action_space": space_of_rows(model.action_space)}
 
     def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""
