@@ -21,8 +21,7 @@ from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.losses import ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.policies.kind import without_traces
-from sb3_ppo_variants.policies.kinds import first_state, kind_of
+from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.spaces import check_action_space, check_observation_space
 from sb3_ppo_variants.statistics import check_finite_parameters

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.layout import Actions, HybridLayout, layout_of
+from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
 
 # Observations as environments return them: an array or a dict of arrays, with one row per environment.
 Observations: TypeAlias = Any
@@ -111,11 +111,14 @@ def collect(
     :return: False if the callback ended the rollout early
     """
     n_steps = rollout_buffer.buffer_size
-    own = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
-    layout = own if isinstance(own, HybridLayout) else layout_of(model.action_space)
+    layout = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
+    if not isinstance(layout, HybridLayout):
+        layout = HybridLayout(model.action_space) if is_hybrid(model.action_space) else None
     reads = getattr(callback, "reads", Reads.ALL)
     for step in range(n_steps):
-        taken = layout.for_envs(collector.act(step, _last_observations(model)))
+        taken: Actions = collector.act(step, _last_observations(model))
+        if layout is not None:
+            taken = layout.for_envs(taken)
         new_obs, rewards, dones, infos = env.step(taken)
         model.num_timesteps += env.num_envs * n_processes
         if reads > Reads.NOTHING:

@@ -2,7 +2,7 @@
 
 The actions of most spaces are arrays in both places. Those of a hybrid space, a ``Dict`` or ``Tuple`` of other spaces,
 become rows of numbers, with the columns of one part after those of another. Whatever hands actions to environments or
-users asks :func:`layout_of`, so nothing else knows the difference.
+users asks :class:`HybridLayout`, so nothing else knows the difference.
 
 :func:`parts_of` and :func:`map_parts` take spaces, observations and actions apart, whatever their structure.
 """
@@ -113,27 +113,7 @@ def size_of(space: AnySpace) -> int:
     return int(np.prod(space.shape or ()))
 
 
-class Layout:
-    """The layout of an undivided space: rows of a buffer, and what environments take, are the same arrays.
-
-    :param space: the action space of an environment
-    """
-
-    def __init__(self, space: AnySpace):
-        # Policies draw fractions for a Box of integers too, which a buffer of integers would cut off.
-        is_integer = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
-        self.rows = spaces.Box(-np.inf, np.inf, space.shape, np.float32) if is_integer else space
-        """The space of rows."""
-
-    def for_envs(self, rows: np.ndarray) -> Actions:
-        """Return actions as vectorised environments take them.
-
-        :param rows: one row per environment
-        """
-        return rows
-
-
-class HybridLayout(Layout):
+class HybridLayout:
     """The layout of a ``Dict`` or ``Tuple`` space, whose rows have the columns of one part after those of another.
 
     Rows are not clipped and begin at 0, as the distributions of the parts draw them. Environments get elements of the
@@ -158,7 +138,8 @@ class HybridLayout(Layout):
             for name, part, end in zip(names, found, ends, strict=True)
         ]
         """The parts in the order of their columns."""
-        super().__init__(spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32))
+        self.rows = spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32)
+        """The space of rows."""
 
     def for_envs(self, rows: np.ndarray) -> list[Action]:
         """Return the actions of environments, each as an element of the space.
@@ -169,6 +150,10 @@ class HybridLayout(Layout):
         return [map_parts(lambda _, parts=parts: next(parts), self._structure) for parts in of_envs]
 
 
-def layout_of(space: AnySpace) -> Layout:
-    """Make the layout of the actions of a space."""
-    return HybridLayout(space) if is_hybrid(space) else Layout(space)
+def space_of_rows(space: AnySpace) -> AnySpace:
+    """Return the space of the actions in policies and buffers."""
+    if is_hybrid(space):
+        return HybridLayout(space).rows
+    # Policies draw fractions for a Box of integers too, which a buffer of integers would cut off.
+    is_integer = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
+    return spaces.Box(-np.inf, np.inf, space.shape, np.float32) if is_integer else space

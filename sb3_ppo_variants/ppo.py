@@ -43,7 +43,7 @@ from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdapt
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
-from sb3_ppo_variants.policies.kinds import ALIASES, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, Values, check_names, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
-from sb3_ppo_variants.policies.kinds import first_state
+from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.update import JOINT, Descent, DescentResult, Trained, Updates
 

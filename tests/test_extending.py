@@ -29,8 +29,7 @@ from sb3_ppo_variants.engines.choice import Reference
 from sb3_ppo_variants.engines.recognised import ObstacleError
 from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.limits import EarlyStop
-from sb3_ppo_variants.policies import kinds
-from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind
+from sb3_ppo_variants.policies.kind import Evaluated, PolicyKind, register_kind
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.update import Descent, DescentResult, JointUpdates, Trained, UpdatePlan
 
@@ -131,6 +130,7 @@ class AuxiliaryPolicy(ActorCriticPolicy):
         return *super().evaluate_actions(obs, actions), self.extract_features(obs)
 
 
+@register_kind
 class Auxiliary(PolicyKind):
     """Ignores what such policies return in addition."""
 
@@ -144,8 +144,7 @@ class Auxiliary(PolicyKind):
 # [end]
 
 
-def test_a_policy_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "KINDS", (Auxiliary, *kinds.KINDS))
+def test_a_policy_kind() -> None:
     model = PPOFixedKL(AuxiliaryPolicy, noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, **SETTINGS).learn(64)
     assert type(model.policy) is AuxiliaryPolicy
     plain = PPOFixedKL("MlpPolicy", noise_envs(ACTION_SPACES["Discrete"]), kl_coef=0.0, fast=False, **SETTINGS)

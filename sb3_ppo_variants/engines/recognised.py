@@ -21,8 +21,7 @@ from sb3_ppo_variants.collector import Collector, Observations
 from sb3_ppo_variants.engines.native.library import REBUILD, library
 from sb3_ppo_variants.engines.reference import TorchCollector
 from sb3_ppo_variants.kl import Parameters
-from sb3_ppo_variants.policies.kind import PolicyKind
-from sb3_ppo_variants.policies.kinds import kind_of
+from sb3_ppo_variants.policies.kind import PolicyKind, kind_of
 from sb3_ppo_variants.update import UpdatePlan
 
 # Methods of ActorCriticPolicy that engines reimplement or rely on. A subclass may override the others.

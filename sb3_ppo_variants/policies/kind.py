@@ -1,13 +1,14 @@
-"""Policy kinds, which evaluate the steps of a rollout and minibatches.
+"""Policy kinds, which evaluate the steps of a rollout and minibatches, and set up the policy and buffer of a model.
 
 :class:`PolicyKind` evaluates policies that act on observations alone. Kinds of policies that need more, such as action
-masks or memory, derive from it. ``kinds.py`` lists them all.
+masks or memory, derive from it, and are registered with :func:`register_kind`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from copy import copy, deepcopy
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch as th
@@ -24,15 +25,44 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
-from sb3_ppo_variants.arguments import COUNT, FINITE, FLAG, Rule, Values, instance
+from sb3_ppo_variants.arguments import (
+    COUNT,
+    FINITE,
+    FLAG,
+    FRACTION,
+    Rule,
+    Values,
+    check_names,
+    current_value,
+    instance,
+    list_arguments,
+)
+from sb3_ppo_variants.distributions import Beta
 from sb3_ppo_variants.envs.masks import MaskCheck
+from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
-from sb3_ppo_variants.layout import layout_of
-from sb3_ppo_variants.policies.head import KEYS, OF_PARTS, AsymmetricPolicy, BoxPolicy, HybridPolicy
+from sb3_ppo_variants.layout import is_hybrid, space_of_rows
+from sb3_ppo_variants.policies.head import (
+    KEYS,
+    LOG_STD_INIT,
+    OF_DISTRIBUTION,
+    OF_PARTS,
+    ActionHead,
+    AsymmetricPolicy,
+    BoxPolicy,
+    HybridPolicy,
+)
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, inputs_at
 
+# Arguments that these dicts must not contain, because SB3 or this module passes them itself.
+GIVEN_TO_POLICY = ("observation_space", "action_space", "lr_schedule", "use_sde")
+GIVEN_TO_OPTIMIZER = ("params", "lr")
+GIVEN_TO_BUFFER = (
+    "buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs", "hidden_state_shape",
+)  # fmt: skip
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
+Kind = TypeVar("Kind", bound="PolicyKind")
 
 
 def _is_sizes(value: object) -> bool:
@@ -154,7 +184,7 @@ class PolicyKind:
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         """Return the arguments of the buffer's constructor that depend on the policy: the space of actions in it."""
-        return {"action_space": layout_of(model.action_space).rows}
+        return {"action_space": space_of_rows(model.action_space)}
 
     def acting(self, model: OnPolicyAlgorithm) -> "ActingPolicy":
         """Begin a rollout of a model in its environments."""
@@ -306,8 +336,7 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
 
     SB3 does not compute it. Buffers may be averages or counts, as those of batch normalisation are in training mode.
     """
-    buffers = dict(policy.named_buffers())
-    before = dict(zip(buffers, map(th.clone, buffers.values()), strict=True))
+    before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
     devices = [policy.device] if policy.device.type == "cuda" else []
     try:
         with th.random.fork_rng(devices):
@@ -316,3 +345,138 @@ def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
         for name, buffer in policy.named_buffers():
             if name in before:
                 buffer.data = before[name]  # Its shape may have changed.
+
+
+_KINDS: dict[type, type[PolicyKind]] = {}
+ALIASES: dict[str, type[BasePolicy]] = {}
+"""The aliases of policies."""
+
+
+def register_kind(kind: type[Kind]) -> type[Kind]:
+    """Register the kind of its policies and buffers, and of their subclasses. A class keeps its first kind."""
+    for cls in (*kind.policies, kind.asymmetric, kind.box_head, kind.hybrid_head, *kind.buffers):
+        _KINDS.setdefault(cls, kind)
+    for alias, policy in zip(kind.aliases, kind.policies, strict=False):
+        ALIASES.setdefault(alias, policy)
+    return kind
+
+
+register_kind(PolicyKind)
+
+
+def kind_of_class(cls: type[BasePolicy] | type[RolloutBuffer]) -> type[PolicyKind]:
+    """Find the kind of a class of policies or of rollout buffers."""
+    return next((_KINDS[base] for base in cls.__mro__ if base in _KINDS), PolicyKind)
+
+
+def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
+    """Find the kind of a policy, which evaluates it. ``torch.compile`` may have wrapped it."""
+    own: ActorCriticPolicy = getattr(policy, "_orig_mod", policy)
+    return kind_of_class(type(own))(policy)
+
+
+@contextmanager
+def first_state(policy: ActorCriticPolicy) -> Iterator[tuple[Distribution, th.Tensor]]:
+    """Compute the distribution and the value, shape ``(1, 1)``, in a random first state of an episode.
+
+    While the context is active, the policy is in evaluation mode. After it, it is as it was before.
+    """
+    space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
+    observation, _ = policy.obs_to_tensor(space.sample())
+    training, distribution = policy.training, policy.action_dist
+    policy.set_training_mode(False)
+    policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
+    try:
+        yield kind_of(policy).of_first_state(observation)
+    finally:
+        policy.action_dist = distribution
+        policy.set_training_mode(training)
+
+
+def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
+    """Set up a model as SB3 does, with the policy and the rollout buffer of its kind.
+
+    :raises ArgumentError: if the model cannot train the policy, an entry of ``policy_kwargs`` or
+        ``rollout_buffer_kwargs`` is not allowed, or the buffer cannot hold the policy's rollouts
+    """
+    model._setup_lr_schedule()
+    model.set_random_seed(model.seed)
+    of_policy = kind_of_class(model.policy_class)
+    buffer_class = _choose_buffer(model, of_policy)
+    check_names("rollout_buffer_kwargs", model.rollout_buffer_kwargs, buffer_class, GIVEN_TO_BUFFER)
+    _check_kwargs(model, of_policy)
+    model.policy = of_policy.make_policy(_choose_policy(model, of_policy), model, dict(model.policy_kwargs))
+    model.policy, kind = model.policy.to(model.device), kind_of(model.policy)
+    model.rollout_buffer = buffer_class(
+        model.n_steps, model.observation_space, device=model.device, gamma=model.gamma, n_envs=model.n_envs,
+        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION),
+        **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
+    )  # fmt: skip
+    model.rollout_buffer_class = buffer_class
+    model._maybe_recommend_cpu()
+
+
+def _check_kwargs(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> None:
+    """Check ``policy_kwargs``. A policy with a constructor of its own may give the arguments other meanings."""
+    given, policy_class = model.policy_kwargs, model.policy_class
+    own, has_sb3s = list_arguments(policy_class), kind.has_sb3s_constructor(policy_class)
+    of_kind = kind.rules if has_sb3s else {}
+    also = (*KEYS, *OF_PARTS, *OF_DISTRIBUTION, LOG_STD_INIT, *of_kind)
+    check_names("policy_kwargs", given, policy_class, GIVEN_TO_POLICY, also)
+    for name, value in given.items():
+        if name in KEYS and name not in own and policy_class is not kind.policies[2]:
+            raise ArgumentError(
+                f"policy_kwargs[{name!r}] needs Dict observations and one of the policies MultiInputPolicy, "
+                "MaskableMultiInputPolicy, MultiInputLstmPolicy and MaskableMultiInputLstmPolicy"
+            )
+        if name in (*OF_PARTS, LOG_STD_INIT) and name not in own and not is_hybrid(model.action_space):
+            of_policy = "" if name in OF_PARTS else f" for a {policy_class.__name__}"
+            raise ArgumentError(
+                f"policy_kwargs[{name!r}] needs a Dict or Tuple action space{of_policy}, but the environment has "
+                f"{model.action_space}: leave it out"
+            )
+        if name in of_kind:
+            of_kind[name].check(f"policy_kwargs[{name!r}]", value)
+    if has_sb3s:
+        if LOG_STD_INIT in given and given.get("distribution") in ("beta", Beta()):
+            raise ArgumentError(
+                f"policy_kwargs[{LOG_STD_INIT!r}] has no effect beside a Beta distribution, which has no standard "
+                "deviation of its own: leave it out"
+            )
+        optimizer_class = given.get("optimizer_class", th.optim.Adam)
+        of_optimizer = given.get("optimizer_kwargs") or {}
+        check_names("policy_kwargs['optimizer_kwargs']", of_optimizer, optimizer_class, GIVEN_TO_OPTIMIZER)
+
+
+def _choose_policy(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> Callable[..., Any]:
+    """Choose the class of the policy to make. A model and its files name SB3's or sb3-contrib's class."""
+    given, made, space = model.policy_kwargs, model.policy_class, model.action_space
+    if made in kind.policies[2:] and any(name in given for name in KEYS):
+        made = kind.asymmetric
+    arguments = list_arguments(made)
+    named = [name for name in OF_DISTRIBUTION if name in given and name not in arguments]
+    if issubclass(made, ActionHead) or not (named or is_hybrid(space)):
+        return made
+    if made not in (*kind.policies, kind.asymmetric):
+        head = "HybridActions" if is_hybrid(space) else "BoxActions"
+        what = f"policy_kwargs[{named[0]!r}]" if named else f"env.action_space={space}"
+        raise ArgumentError(
+            f"{what} needs a policy that draws such actions: write class Mine({head}, {made.__name__}) with "
+            f"{head} from sb3_ppo_variants.policies.head, and pass it"
+        )
+    # Policies for images and for dictionaries differ from others only in what extracts the features.
+    with_head: Callable[..., Any] = kind.hybrid_head if is_hybrid(space) else kind.box_head
+    return partial(with_head, features_extractor_class=arguments["features_extractor_class"])
+
+
+def _choose_buffer(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> type[RolloutBuffer]:
+    holds_dicts = isinstance(model.observation_space, spaces.Dict)
+    suitable = kind.buffers[holds_dicts]
+    given = model.rollout_buffer_class or suitable
+    fits = issubclass(given, suitable) and issubclass(given, DictRolloutBuffer) == holds_dicts
+    if not fits or kind_of_class(given).buffers != kind.buffers:
+        raise ArgumentError(
+            f"rollout_buffer_class={given} cannot hold rollouts of {model.policy_class.__name__}; "
+            f"use {suitable.__name__} or a subclass of it"
+        )
+    return given

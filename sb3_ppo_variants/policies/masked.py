@@ -41,7 +41,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.layout import AnySpace, size_of
 from sb3_ppo_variants.policies.head import Asymmetric, AsymmetricPolicy, HybridActions
-from sb3_ppo_variants.policies.kind import PolicyKind
+from sb3_ppo_variants.policies.kind import PolicyKind, register_kind
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, Recurrent
 
 # The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
@@ -142,10 +142,7 @@ class MaskableHybridPolicy(MaskableHybridActions, TakesMasks, AsymmetricPolicy):
     """SB3's policy for actions that have several parts."""
 
 
-# Its methods take what those of sb3-contrib's class take.
-MaskableActorCriticPolicy.register(MaskableHybridPolicy)
-
-
+@register_kind
 class Masked(PolicyKind):
     """Evaluates a policy as sb3-contrib's MaskablePPO does."""
 
@@ -241,6 +238,7 @@ class MaskableRecurrentDictRolloutBuffer(MaskedSequences, RecurrentDictRolloutBu
     """The same for dictionaries of observations."""
 
 
+@register_kind
 class MaskedRecurrent(Recurrent, Masked):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does, with the masks of its MaskablePPO."""
 

@@ -25,7 +25,7 @@ from sb3_ppo_variants.arguments import COUNT, FLAG, Rule, Values
 from sb3_ppo_variants.kl import Divergences, Parameters
 from sb3_ppo_variants.layout import AnySpace
 from sb3_ppo_variants.policies.head import Asymmetric, BoxActions, HybridActions
-from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind
+from sb3_ppo_variants.policies.kind import POLICY_RULES, Acted, ActingPolicy, Evaluated, More, PolicyKind, register_kind
 from sb3_ppo_variants.rollout import ROWS_AT_ONCE, Read, Samples, in_rows, inputs_at
 
 # The hidden and the cell states of an LSTM, each of shape (layers, sequences, size).
@@ -119,6 +119,7 @@ LSTM_RULES: Mapping[str, Rule] = {
 }
 
 
+@register_kind
 class Recurrent(PolicyKind):
     """Evaluates a policy as sb3-contrib's RecurrentPPO does.
 

@@ -43,7 +43,7 @@ from sb3_ppo_variants.evaluation import WithMasks
 from sb3_ppo_variants.limits import ApproximateKL, ExactKL, KLAdaptive, RatioDeviation
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
-from sb3_ppo_variants.policies.kinds import kind_of_class
+from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import current
 from sb3_ppo_variants.separate import SeparateUpdates

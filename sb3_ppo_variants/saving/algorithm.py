@@ -112,7 +112,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "run", LSTM_STATES]
 
-    def get_parameters(self) -> dict[str, dict[str, Any]]:
+    def get_parameters(self) -> dict[str, Values]:
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
         for group in [group for state in states.values() for group in state.get("param_groups", ())]:

@@ -45,6 +45,8 @@ NOT_NEEDED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_sch
 File: TypeAlias = str | Path | io.BufferedIOBase
 
 WORD = "@"
+# The type that a word stands for, a function that returns the parts of a value, and one that rebuilds it.
+Word: TypeAlias = tuple[type, Callable[[Any], Values], Callable[..., Any]]
 # Classes that a file may name: those of these modules, which are imported for it, that derive from one of the bases.
 MODULES = (
     "stable_baselines3.common.",
@@ -120,13 +122,12 @@ def _get_items(value: Mapping[object, object]) -> Values:
     return {"items": [[key, item] for key, item in value.items()]}
 
 
-def _attributes(cls: type, *names: str) -> tuple[type, Callable[[Any], Values], Callable[..., Any]]:
+def _attributes(cls: type, *names: str) -> Word:
     """Make the entry of a class whose instances are made of the attributes with these names."""
     return cls, lambda value: {name: getattr(value, name) for name in names}, cls
 
 
-# Maps each word to the type it stands for, a function that returns the parts of a value, and one that rebuilds it.
-WORDS: dict[str, tuple[type, Callable[[Any], Values], Callable[..., Any]]] = {
+WORDS: dict[str, Word] = {
     "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
     "dict": (dict, _get_items, lambda items: dict(items)),
     "deque": (

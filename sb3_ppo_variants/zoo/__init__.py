@@ -28,7 +28,7 @@ from sb3_ppo_variants.callbacks import set_reads
 from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError, installation
-from sb3_ppo_variants.policies.kinds import kind_of_class
+from sb3_ppo_variants.policies.kind import kind_of_class
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.processes import init_processes
 from sb3_ppo_variants.recipes import (

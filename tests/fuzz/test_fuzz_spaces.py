@@ -14,7 +14,7 @@ from models import OBJECTIVES, PATHS, along, made
 
 from helpers import NoiseEnv
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.policies.kinds import kind_of
+from sb3_ppo_variants.policies.kind import kind_of
 
 STARTED = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.sampled_from([-2, 1, 7]))
 NESTED = st.builds(lambda key, space: spaces.Dict({key: space}), st.sampled_from("ab"), DICTS)

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from helpers import BOX, KEYS, PRIVILEGED, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.native import networks
-from sb3_ppo_variants.policies.kinds import kind_of
+from sb3_ppo_variants.policies.kind import kind_of
 
 ENVS: dict[str, Callable[[], VecEnv]] = {
     "MultiInputPolicy": lambda: noise_envs(BOX, PRIVILEGED, n_envs=3),

@@ -232,7 +232,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
         {},
         r"cannot be masked; .* Dict and Tuple spaces with such parts",
     ),
-    (KICK, {"fast": True}, "fast=True is not possible, because MaskableHybridPolicy overrides"),
+    (KICK, {"fast": True}, "fast=True is not possible, because MaskableHybridPolicy is not a subclass of"),
     (KICK, {"policy_kwargs": {"log_std_init": "0"}}, r"policy_kwargs\['log_std_init'\]='0' is not allowed"),
 ]
 
