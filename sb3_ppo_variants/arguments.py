@@ -134,13 +134,33 @@ def _is_callback(value: object) -> bool:
     return isinstance(value, BaseCallback) or (callable(value) and not isinstance(value, type))
 
 
-RULES: Mapping[str, Rule] = {
+# Arguments that are read only when a model is made.
+FIXED: Mapping[str, Rule] = {
     "policy": Rule(
         "the alias or the class of a policy with an actor and a critic",
         lambda value: isinstance(value, str) or _is_policy(value),
     ),
     "env": Rule("an environment or the id of one", _is_env).or_none(),
     "n_steps": COUNT,
+    "use_sde": FLAG,
+    "sde_sample_freq": Rule(
+        "an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or COUNT.accepts(value)
+    ),
+    "rollout_buffer_class": Rule(
+        "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
+    ).or_none(),
+    "rollout_buffer_kwargs": instance("a dict", dict).or_none(),
+    "stats_window_size": COUNT,
+    "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
+    "policy_kwargs": instance("a dict", dict).or_none(),
+    "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
+    # Python's own generator does not accept other types of integers.
+    "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
+    "device": Rule("'auto', or what torch.device takes", _is_device),
+    "_init_setup_model": FLAG,
+}
+RULES: Mapping[str, Rule] = {
+    **FIXED,
     "batch_size": COUNT,
     "n_epochs": COUNT,
     "gamma": FRACTION,
@@ -153,23 +173,7 @@ RULES: Mapping[str, Rule] = {
     "ent_coef": FINITE.or_schedule(FINITE),
     "vf_coef": NON_NEGATIVE.or_schedule(),
     "max_grad_norm": Rule("a number >= 0, or None for no clipping", NORM.or_none().accepts),
-    "use_sde": FLAG,
-    "sde_sample_freq": Rule(
-        "an integer >= 1, or -1 for once per rollout", lambda value: value == -1 or COUNT.accepts(value)
-    ),
-    "rollout_buffer_class": Rule(
-        "a subclass of RolloutBuffer", lambda value: isinstance(value, type) and issubclass(value, RolloutBuffer)
-    ).or_none(),
-    "rollout_buffer_kwargs": instance("a dict", dict).or_none(),
     "target_kl": POSITIVE.or_schedule().or_none(),
-    "stats_window_size": COUNT,
-    "tensorboard_log": instance("a path", str, os.PathLike).or_none(),
-    "policy_kwargs": instance("a dict", dict).or_none(),
-    "verbose": Rule("an integer >= 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
-    # Python's own generator does not accept other types of integers.
-    "seed": Rule("an int in [0, 2**32 - 1]", lambda value: type(value) is int and 0 <= value < 2**32).or_none(),
-    "device": Rule("'auto', or what torch.device takes", _is_device),
-    "_init_setup_model": FLAG,
 }
 # Rules for the arguments of learn().
 LEARN_RULES: Mapping[str, Rule] = {
@@ -193,13 +197,13 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule]) -> 
 
 
 def check_settings(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Check the current values of a model's arguments, since loading, callbacks and users may change them.
+    """Check the current values of the arguments that updates read, since loading, callbacks and users may change them.
 
-    :param values: the model's attributes; "policy" and "env" are not the arguments, but what was made of them
+    :param values: the model's attributes
     :raises ArgumentError: for the first value that is not allowed, or if advantages are normalised over one sample
     """
     for name, rule in rules.items():
-        if name in values and name not in ("policy", "env"):
+        if name in values and name not in FIXED:
             rule.check(name, values[name])
     normalize = values["normalize_advantage"]
     if normalize and values["n_steps"] * values["n_envs"] == 1:

@@ -207,7 +207,7 @@ class NativeObjective(Objective):
 
 def has_term(objective: Objective) -> TypeGuard[NativeObjective]:
     """Whether the native library has a term for an objective whose loss no subclass has overridden."""
-    if not isinstance(objective, NativeObjective):
-        return False
-    definitions = (vars(cls) for cls in type(objective).__mro__)
-    return "term" in next(found for found in definitions if "term" in found or "loss" in found)
+    for cls in type(objective).__mro__:
+        if "term" in vars(cls) or "loss" in vars(cls):
+            return "term" in vars(cls)
+    return False
