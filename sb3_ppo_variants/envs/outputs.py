@@ -1,11 +1,9 @@
 """Checks of what environments return, with errors that name the environment, the quantity and what is allowed.
 
 Observations, rewards and flags are refused if NumPy would silently change them when it writes them to the arrays of a
-``VecEnv``, and numbers if they are not finite. The bounds of a ``Box`` are not checked. The errors have no step:
-``learn`` adds it.
-
-While a model trains, the innermost vectorised environment steps and resets with these checks, so ``VecNormalize`` never
-takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies.
+``VecEnv``, and numbers if they are not finite. The bounds of a ``Box`` are not checked. ``learn`` adds the step to
+errors. While a model trains, the innermost vectorised environment steps and resets with these checks, so
+``VecNormalize`` never takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies.
 """
 
 from collections.abc import Callable, Iterable, Iterator
