@@ -89,8 +89,7 @@ class GymnasiumVecEnv(VecEnv):
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        own: VecEnvObs = copy_value(observations)  # Many backends reuse their memory in the next step.
-        return own
+        return cast(VecEnvObs, copy_value(observations))  # Many backends reuse their memory in the next step.
 
     def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
@@ -210,9 +209,6 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
         "SB3's to omit this message"
     )
     return venv
-
-
-# What gymnasium's vector environments return, as SB3 has it.
 
 
 def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:

@@ -272,7 +272,7 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
     """
     while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
         env = env.venv
-    attributes: dict[str, Any] = vars(env)
+    attributes = vars(env)
     before, names = attributes.copy(), ("step_async", "step_wait", "reset")
     try:
         if not getattr(type(env), "checks_outputs", False):
@@ -369,7 +369,7 @@ class DummySteps:
 class PartRows(dict[str, np.ndarray]):
     """The arrays of the parts of observations, of which the same row is written at once."""
 
-    def __setitem__(self, row: Any, observation: Any) -> None:
+    def __setitem__(self, row: Value, observation: Value) -> None:
         for key, array in self.items():
             array[row] = observation[key]
 

@@ -40,7 +40,6 @@ UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTR
 # Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
 # core: the step waits for the last thread. It must have more work than that.
 SECONDS_WORTH_A_THREAD = 2e-4
-NO_LIMIT = np.iinfo(np.int64).max
 # What a simulation's step returns, without the observation.
 Outcome: TypeAlias = tuple[None, float, bool, bool, Info]
 
@@ -182,7 +181,7 @@ class MujocoVecEnv(DummyVecEnv):
         batch.reset(stage=0)
         self._initial: np.ndarray = batch.state[0].copy()
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
-        self._limit = limit if limit not in (-1, None) else NO_LIMIT
+        self._limit = np.inf if limit in (-1, None) else limit
         self._n_steps = np.zeros(n_envs, np.int64)
         self.task = TASKS[spec.id](batch, env, settings)
         files = [folder and os.path.join(folder, str(i)) for i in range(n_envs)]
