@@ -20,14 +20,7 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorObservationWrapper,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.monitor import Monitor
@@ -96,8 +89,7 @@ class GymnasiumVecEnv(VecEnv):
         self.reset_infos = per_env(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()
-        own: VecEnvObs = copy_value(observations)  # Many backends reuse their memory in the next step.
-        return own
+        return cast(VecEnvObs, copy_value(observations))  # Many backends reuse their memory in the next step.
 
     def step_async(self, actions: Actions) -> None:
         """Store the actions for the next step."""
@@ -148,16 +140,15 @@ class GymnasiumVecEnv(VecEnv):
             infos[i]["terminal_observation"] = take_rows(observations, i)
         inner = self._inner
         # gymnasium's CartPoleVectorEnv ignores the mask and resets all poles, whose state consists of two arrays.
-        overwritten = ("state", "steps") if isinstance(inner, CartPoleVectorEnv) else ()
-        before = [getattr(inner, name).copy() for name in overwritten]
+        before = (inner.state, inner.steps) if isinstance(inner, CartPoleVectorEnv) else None
         first, vector_infos = self.env.reset(options={"reset_mask": dones.copy()})
-        for name, array in zip(overwritten, before, strict=True):
-            getattr(inner, name)[..., ~dones] = array[..., ~dones]
+        if before is not None:
+            inner.state, inner.steps = map(partial(np.where, dones), (inner.state, inner.steps), before)
         reset_infos = per_env(vector_infos, count_rows(first))
         if len(reset_infos) == len(dones):
             others = [take_rows(each, ~dones) for each in (first, observations)]
             same = map_parts(partial(np.array_equal, equal_nan=True), *others)
-            if not overwritten and not all(each for _, each in parts_of(same)):
+            if before is None and not all(each for _, each in parts_of(same)):
                 problem = "must reset only the environments in options['reset_mask'], or be in AutoresetMode.SAME_STEP"
                 raise ArgumentError(f"env={self.env} {problem}")
             first, reset_infos = take_rows(first, dones), [reset_infos[i] for i in ended]
@@ -218,9 +209,6 @@ def adapt(env: VectorEnv, monitored: bool) -> VecEnv:
         "SB3's to omit this message"
     )
     return venv
-
-
-# What gymnasium's vector environments return, as SB3 has it.
 
 
 def take_rows(observations: VecEnvObs, index: int | np.ndarray) -> VecEnvObs:
@@ -287,7 +275,7 @@ def check_mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMo
         RecordEpisodeStatistics: "use SB3's VecMonitor",
     }
     if mode is AutoresetMode.SAME_STEP:  # gymnasium refuses these too, but only if the metadata says so.
-        unusable[VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
+        unusable[gym.vector.VectorObservationWrapper] = "use another autoreset mode, or wrap the single environments"
     wrapper = env
     while isinstance(wrapper, VectorWrapper):
         for kind, instead in unusable.items():
@@ -330,10 +318,6 @@ class VecEpisodicLife(VecEnvWrapper):
 
     :param venv: environments with ``lives`` in the info of every step and reset
     """
-
-    def __init__(self, venv: VecEnv):
-        super().__init__(venv)
-        self._lives = np.zeros(self.num_envs, np.int64)
 
     def reset(self) -> VecEnvObs:
         """Reset all games, whether they are over or not.

@@ -1,11 +1,9 @@
 """Checks of what environments return, with errors that name the environment, the quantity and what is allowed.
 
 Observations, rewards and flags are refused if NumPy would silently change them when it writes them to the arrays of a
-``VecEnv``, and numbers if they are not finite. The bounds of a ``Box`` are not checked. The errors have no step:
-``learn`` adds it.
-
-While a model trains, the innermost vectorised environment steps and resets with these checks, so ``VecNormalize`` never
-takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies.
+``VecEnv``, and numbers if they are not finite. The bounds of a ``Box`` are not checked. ``learn`` adds the step to
+errors. While a model trains, the innermost vectorised environment steps and resets with these checks, so
+``VecNormalize`` never takes in a number that is not finite. A ``DummyVecEnv`` steps as SB3's does, with fewer copies.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -274,7 +272,7 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
     """
     while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
         env = env.venv
-    attributes: dict[str, Any] = vars(env)
+    attributes = vars(env)
     before, names = attributes.copy(), ("step_async", "step_wait", "reset")
     try:
         if not getattr(type(env), "checks_outputs", False):
@@ -371,7 +369,7 @@ class DummySteps:
 class PartRows(dict[str, np.ndarray]):
     """The arrays of the parts of observations, of which the same row is written at once."""
 
-    def __setitem__(self, row: Any, observation: Any) -> None:
+    def __setitem__(self, row: Value, observation: Value) -> None:
         for key, array in self.items():
             array[row] = observation[key]
 

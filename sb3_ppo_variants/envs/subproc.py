@@ -401,7 +401,7 @@ class WorkerEnvs(DummyVecEnv):
         self._current.value = self.first + i
         return env_fn()
 
-    def _get_target_envs(self, indices: VecEnvIndices) -> Any:
+    def _get_target_envs(self, indices: VecEnvIndices) -> Iterator[gym.Env]:  # type: ignore[override]
         for i in self._get_indices(indices):
             self._current.value = self.first + i
             yield self.envs[i]

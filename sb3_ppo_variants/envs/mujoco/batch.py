@@ -40,7 +40,6 @@ UNSTABLE = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC", "mjWARN_BADCTR
 # Waking up a thread and waiting for it costs about a tenth of a millisecond, and more while other processes need its
 # core: the step waits for the last thread. It must have more work than that.
 SECONDS_WORTH_A_THREAD = 2e-4
-NO_LIMIT = np.iinfo(np.int64).max
 # What a simulation's step returns, without the observation.
 Outcome: TypeAlias = tuple[None, float, bool, bool, Info]
 
@@ -139,10 +138,8 @@ class OneSimulation(gym.Env):
 class MujocoVecEnv(DummyVecEnv):
     """The simulations of a task. Create it with :func:`make_mujoco_vec_env`.
 
-    Its single environments have the settings of the task as attributes, but are not stepped. Threads end with the last
-    reference to it.
-
-    A reset replaces the whole state of a simulation, so an exact resume only needs seeds, as with other environments.
+    Its single environments have the settings of the task as attributes, but are not stepped. A reset replaces the whole
+    state of a simulation, so an exact resume only needs seeds. Threads end with the last reference to the environments.
 
     :param spec: gymnasium's description of the task
     :param arguments: arguments of ``gym.make`` other than the defaults
@@ -164,12 +161,10 @@ class MujocoVecEnv(DummyVecEnv):
 
         self.spec, self._mujoco = spec, mujoco
         settings = default_settings(spec)
-        # None stands for what gym.make does without these.
-        without = ("max_episode_steps", "render_mode")
-        arguments = {name: value for name, value in arguments.items() if value is not None or name not in without}
-        if unknown := {name: value for name, value in arguments.items() if name not in settings}:
+        given = {name: value for name, value in arguments.items() if value is not None}  # None stands for the default.
+        if unknown := {name: value for name, value in given.items() if name not in settings}:
             refuse("env_kwargs", unknown, f"{', '.join(settings)}; for pictures and other models, use make_vec_env")
-        settings.update(arguments)
+        settings.update(given)
         check_arguments(settings, MUJOCO_RULES)
         limit = settings.pop("max_episode_steps")
         env = cast("MujocoEnv", load_env_creator(str(spec.entry_point))(**settings))
@@ -186,7 +181,7 @@ class MujocoVecEnv(DummyVecEnv):
         batch.reset(stage=0)
         self._initial: np.ndarray = batch.state[0].copy()
         self._unstable = [int(getattr(mujoco.mjtWarning, name)) for name in UNSTABLE]
-        self._limit = limit if limit not in (-1, None) else NO_LIMIT
+        self._limit = np.inf if limit in (-1, None) else limit
         self._n_steps = np.zeros(n_envs, np.int64)
         self.task = TASKS[spec.id](batch, env, settings)
         files = [folder and os.path.join(folder, str(i)) for i in range(n_envs)]
