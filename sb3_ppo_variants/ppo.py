@@ -286,7 +286,8 @@ class PPOBase(SavedAlgorithm):
             if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             going = shared.end(going, self._settings() if going else {})
-        self.run.collecting, self.run.stopped = False, not going
+        self.run.collecting = False
+        self.run.iterations += going
         return going
 
     def train(self) -> None:
