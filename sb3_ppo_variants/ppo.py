@@ -50,7 +50,6 @@ from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.checkpoint import describe_arguments
 from sb3_ppo_variants.separate import separate
 from sb3_ppo_variants.snapshot import Snapshot
-from sb3_ppo_variants.spaces import ACTION_SPACES
 from sb3_ppo_variants.statistics import LOGGED, check_finite_parameters
 from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates, divide
 
@@ -120,7 +119,8 @@ class PPOBase(SavedAlgorithm):
             "_init_setup_model": False,
         }
         super().__init__(
-            **{name: value for name, value in made.items() if name in SB3S}, supported_action_spaces=ACTION_SPACES
+            **{name: value for name, value in made.items() if name in SB3S},
+            supported_action_spaces=checks.ACTION_SPACES,
         )
         for name, value in made.items():
             if name not in SB3S:
@@ -286,7 +286,8 @@ class PPOBase(SavedAlgorithm):
             if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
             going = shared.end(going, self._settings() if going else {})
-        self.run.collecting, self.run.stopped = False, not going
+        self.run.collecting = False
+        self.run.iterations += going
         return going
 
     def train(self) -> None:

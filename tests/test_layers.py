@@ -20,7 +20,6 @@ LAYERS = {
             "distributions",
             "hybrid",
             "arguments",
-            "spaces",
             "commandline",
             "losses",
             "limits",

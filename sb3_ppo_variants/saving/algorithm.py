@@ -361,7 +361,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
 
         :param iteration: number of the rollout within this call of ``learn``; 0 to write the log unconditionally
         """
-        number, interval = iteration and self.run.iterations + iteration, self.run.log_interval
+        number, interval = iteration and self.run.iterations, self.run.log_interval
         if iteration == 0 or interval is None or number % interval == 0:
             super().dump_logs(number)
 

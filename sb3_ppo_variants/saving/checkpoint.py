@@ -134,10 +134,9 @@ class TrainingRun:
 
     :param last: the last checkpoint that was written or resumed from
     :param resumed_at: the steps and updates of the model when it was resumed
-    :param iterations: the iterations before this call of ``learn``
+    :param iterations: complete rollouts since ``learn`` was called, here or in the run that was resumed
     :param log_interval: the argument of this call of ``learn``
     :param failed: whether an error or an interrupt ended the last call of ``learn``
-    :param stopped: whether a callback did, in any of the processes
     :param collecting: whether a rollout is being collected, or an error has cut it short
     :param arguments: descriptions of the model's arguments when the run began
     :param statistics: those of ``VecNormalize`` that the processes have in common
@@ -148,7 +147,6 @@ class TrainingRun:
     iterations: int = 0
     log_interval: int | None = None
     failed: bool = False
-    stopped: bool = False
     collecting: bool = False
     arguments: dict[str, str] | None = None
     statistics: Statistics = field(default_factory=Statistics)
@@ -167,7 +165,7 @@ class TrainingRun:
         if self.collecting:
             model._last_obs = None  # The environments may have taken a step that the model did not see.
         checkpoint = None if reset_num_timesteps else self.resumed_from(model)
-        self.failed = self.stopped = self.collecting = False
+        self.failed = self.collecting = False
         self.iterations, self.log_interval = checkpoint.iterations if checkpoint else 0, log_interval
         return log_interval and 1  # SB3 counts the iterations of each call from 0, so dump_logs() chooses among all.
 
@@ -277,7 +275,6 @@ class ExactCheckpointCallback(BaseCallback):
         FLAG.check("at_end", at_end)
         RULES["verbose"].check("verbose", verbose)
         self._every, self._folder, self._keep_last, self._at_end = every, Path(path).resolve(), keep_last, at_end
-        self._rollouts_begun = 0
 
     def _init_callback(self) -> None:
         if not isinstance(getattr(self.model, "run", None), TrainingRun):
@@ -295,7 +292,6 @@ class ExactCheckpointCallback(BaseCallback):
             raise ArgumentError(
                 "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
             )
-        self._rollouts_begun = 0
         run, reached = self.model.run, -1
         if run.last is not None and run.last.folder.parent == self._folder:
             if run.last.num_timesteps <= self.model.num_timesteps:
@@ -312,7 +308,6 @@ class ExactCheckpointCallback(BaseCallback):
             checkpoint.restore_callback(self._all, model.processes.rank)
         elif run.last is None or not 0 <= model.num_timesteps - run.last.num_timesteps < self._every:
             self._write()
-        self._rollouts_begun += 1
 
     def _write(self) -> None:
         model, run, rank = self.model, self.model.run, self.model.processes.rank
@@ -348,8 +343,7 @@ class ExactCheckpointCallback(BaseCallback):
         return Checkpoint(
             folder=self._folder / f"step_{model.num_timesteps:09d}",
             num_timesteps=model.num_timesteps,
-            # A rollout that a callback stopped is not an iteration.
-            iterations=run.iterations + self._rollouts_begun - run.stopped,
+            iterations=run.iterations,
             n_envs=model.env.num_envs,
             seed=seeds[0],
             random_states=list(random_states),
