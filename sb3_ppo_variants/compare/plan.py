@@ -80,7 +80,7 @@ class Setting:
 
 
 def own_protocol(label: str) -> str | None:
-    """Find the protocol that the setting with a label has of its own."""
+    """Find the protocol that a setting has of its own."""
     return next(iter(re.findall(r"[ ,] ?protocol=([\w-]+)", label)), None)
 
 
@@ -239,9 +239,11 @@ def resolve(setting: Setting, env: str, conditions: Conditions) -> Run:
     """Plan the run of a setting with seed 0."""
     algorithm, described, every = load_class(setting.path), conditions.description(), conditions.resume_every
     is_ours = issubclass(algorithm, PPOBase)
-    if every is not None and (every < 1 or not is_ours):
-        needs = f"must be at least 1, and needs algorithms of this package: {setting.label} cannot continue a run"
-        raise ArgumentError(f"--resume-every {every} {needs}")
+    if every is not None and every < 1:
+        raise ArgumentError(f"--resume-every must be at least 1, not {every}")
+    if every is not None and not is_ours:
+        cannot = f"{setting.label} cannot continue a run: leave it out of --algos"
+        raise ArgumentError(f"--resume-every {every} needs algorithms of this package; {cannot}")
     if setting.protocol is not None:
         conditions = conditions.under(setting.protocol)
     protocol, anneal = recipes.find_protocol(conditions.protocol), conditions.anneal
@@ -306,10 +308,11 @@ def _anneal(learning_rate: object, anneal: bool) -> object:
     """Return the step size, annealed linearly to 0 or constant."""
     text = str(learning_rate).removeprefix("lin_")
     try:
-        return f"lin_{text}" if anneal and math.isfinite(float(text)) else float(text)
+        constant = float(text)
     except ValueError:
         allowed = f"a learning_rate like 3e-4 or lin_3e-4, not {learning_rate!r}"
         raise ArgumentError(f"--anneal and --no-anneal need {allowed}") from None
+    return f"lin_{text}" if anneal else constant
 
 
 def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, shared: Sequence[Conditions]) -> list[Run]:

@@ -32,8 +32,6 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )  # fmt: skip
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
-# Characters that are not in the names of pictures.
-NOT_IN_NAMES = re.compile(r"[^\w-]")
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 
@@ -55,7 +53,8 @@ def write_report(out: Path, found: Sequence[Record], baseline: str | None = None
     pictures.mkdir(parents=True, exist_ok=True)
 
     def draw(title: str, name: str, function: Callable[..., None], comparison: Comparison, *arguments: str) -> str:
-        file = pictures / f"{comparison.name}-{re.sub(NOT_IN_NAMES, '_', name)}.png"
+        named = re.sub(r"[^\w-]", "_", name)
+        file = pictures / f"{comparison.name}-{named}.png"
         function(comparison, *arguments, file)
         return f"![{title}]({PICTURES}/{file.name})"
 
@@ -63,9 +62,14 @@ def write_report(out: Path, found: Sequence[Record], baseline: str | None = None
         return f'src="data:image/png;base64,{base64.b64encode((out / unquote(source[1])).read_bytes()).decode()}"'
 
     TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
-    given = {"baseline": baseline, "draw": draw, "last": LAST, "plots": plots, "statistics": statistics}
-    # The template calls functions of this module.
-    text = TEMPLATES.get_template("report.md.j2").render({**globals(), **given}, comparisons=compared)
+    functions = (
+        count, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores, tabulate_speed,
+        tabulate_hyperparameters,
+    )  # fmt: skip
+    text = TEMPLATES.get_template("report.md.j2").render(
+        {function.__name__: function for function in functions}, comparisons=compared, baseline=baseline, draw=draw,
+        last=LAST, plots=plots, statistics=statistics,
+    )  # fmt: skip
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, MARKDOWN.render(text))
     frames = [each.table.assign(comparison=each.name) for each in compared]
     contents = {

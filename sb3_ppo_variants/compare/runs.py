@@ -216,9 +216,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-# All runs, in parallel
-
-
 @dataclass(frozen=True)
 class Pool:
     """A joblib backend, its parallel runs, the error for a lost worker, options, and the cores of each run."""
@@ -346,14 +343,13 @@ def make(options: argparse.Namespace, missing: list[Run]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     for left in (out / records.FOLDER).glob("*.tmp"):
         left.unlink()  # A command that was killed left it.
-    checkpoints = out / "checkpoints" if options.checkpoints else None
-    folders = {"checkpoints": checkpoints, "to_resume": out / TO_RESUME, "tensorboard": tensorboard}
+    folders = {"checkpoints": out / "checkpoints" if options.checkpoints else None, "to_resume": out / TO_RESUME}
     with (
         FileLock(out / ".lock", timeout=0),
         connect(options.backend, options.address, options.jobs) as pool,
         tqdm(total=len(missing), unit="run", disable=None) as bar,
     ):
-        work = partial(perform, **folders, fast_envs=options.fast_envs, cores=pool.cores)
+        work = partial(perform, **folders, tensorboard=tensorboard, fast_envs=options.fast_envs, cores=pool.cores)
         # Closing the generator ends the workers, even if this process is interrupted.
         with closing(make_records(missing, work, pool)) as made:
             for number, record in enumerate(made, start=1):

@@ -316,9 +316,8 @@ def recipe(
 
     :param algorithm: a key of ``ALGORITHMS``
     :param env_id: id of a registered environment
-    :param entry: the hyperparameters to use: an environment's id, ``"atari"``, ``"mujoco"`` (the paper's Table 3),
-        ``"spinning-up"`` or ``"default"``; ``None`` uses ``"mujoco"`` with a protocol, and otherwise chooses as
-        :func:`select` does
+    :param entry: the hyperparameters to use, such as ``"mujoco"`` (the paper's Table 3) or ``"spinning-up"``; ``None``
+        uses ``"mujoco"`` with a protocol, and otherwise chooses as :func:`select` does
     :param protocol: protocol of the paper's experiments, a key of ``PROTOCOLS``; ``None`` uses the entry unchanged
     :param changes: hyperparameters to add or change, in the format of the RL Zoo. ``policy_kwargs`` and
         ``env_wrapper`` do not remove those of the protocol, unless they are ``None``
@@ -335,9 +334,8 @@ def parse(algorithm: type[BaseAlgorithm], env_id: str, hyperparameters: Hyperpar
     """Create a recipe from hyperparameters in the format of the RL Zoo.
 
     :param hyperparameters: an entry of one of the RL Zoo's files, with strings of Python code already evaluated. An
-        import path such as ``"torch.nn.ReLU"`` can name the policy and classes in ``policy_kwargs``, and for
-        ``PPOCustom`` a text such as ``"mine:SPO(0.2)"`` an objective (see
-        :func:`~sb3_ppo_variants.objectives.read_objective`). Schedules (``"lin_0.001"``), step sizes that adapt
+        import path such as ``"torch.nn.ReLU"`` can name the policy and classes in ``policy_kwargs``. Objectives (see
+        :func:`~sb3_ppo_variants.objectives.read_objective`), schedules (``"lin_0.001"``), step sizes that adapt
         (``"KLAdaptive()"``), ``stop``, ``value_loss`` and ``updates`` may be texts too
     :raises ArgumentError: if there is no such environment, the algorithm does not take a hyperparameter, a value is not
         allowed, or a class cannot be imported

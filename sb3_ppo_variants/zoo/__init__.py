@@ -55,7 +55,6 @@ try:
 except ImportError as error:
     raise ImportError(f"rl_zoo3 is not installed: {installation('zoo')}") from error
 
-Upstream = exp_manager.ExperimentManager
 # ``-optimize`` may create environments in several threads.
 PATCHING = Lock()
 # The search spaces of objectives' arguments. The paper's values lie in the middle of each range.
@@ -68,7 +67,7 @@ SEARCH_SPACES: dict[str, Callable[[Trial], Hyperparameters]] = {
 }
 
 
-class ExperimentManager(Upstream):
+class ExperimentManager(exp_manager.ExperimentManager):
     """rl_zoo3's experiment manager, which uses this package's hyperparameters for this package's algorithms.
 
     ``--conf-file`` overrides these. ``--vec-env subproc`` uses :class:`~sb3_ppo_variants.envs.SafeSubprocVecEnv`, whose
