@@ -25,9 +25,17 @@ from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_argument
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import EPISODES, Processes, current
-from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
+from sb3_ppo_variants.saving.checkpoint import (
+    ATTRIBUTES,
+    LSTM_STATES,
+    MODEL,
+    TrainingRun,
+    describe_arguments,
+    find_checkpoint,
+    get_random_state,
+    set_random_state,
+)
 from sb3_ppo_variants.saving.files import File, encode, is_plain, read_archive, write_atomically
-from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
