@@ -23,7 +23,7 @@ from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
 from sb3_ppo_variants.saving import ExactCheckpointCallback, SavedAlgorithm
-from sb3_ppo_variants.saving.state import inside, walk
+from sb3_ppo_variants.saving.checkpoint import inside, walk
 
 # Callbacks that evaluate or write files. Only rank 0 runs them.
 ONCE = (CheckpointCallback, EvalCallback)

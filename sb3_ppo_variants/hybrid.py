@@ -124,9 +124,10 @@ class HybridDistribution(DiagGaussianDistribution):
     def proba_distribution(self, mean_actions: th.Tensor, log_std: th.Tensor | None = None) -> "HybridDistribution":
         """Set the outputs of the layer, shape ``(batch, n_outputs)``, and the logarithms of standard deviations."""
         outputs = th.split(mean_actions, self._n_outputs, dim=1)
-        log_stds = [None] * len(self.parts) if log_std is None else th.split(log_std, self._n_stds, dim=-1)
-        each: Any = zip(self.parts, outputs, log_stds, self._n_stds, strict=True)
-        for part, of_part, of_stds, n_stds in each:
+        log_stds: Sequence[th.Tensor | None] = [None] * len(self.parts)
+        if log_std is not None:
+            log_stds = th.split(log_std, self._n_stds, dim=-1)
+        for part, of_part, of_stds, n_stds in zip(self.parts, outputs, log_stds, self._n_stds, strict=True):
             part.proba_distribution(of_part, *([of_stds] if n_stds else []))
         self._zeros = mean_actions.new_zeros(len(mean_actions))
         return self

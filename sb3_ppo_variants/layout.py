@@ -16,9 +16,8 @@ from gymnasium import spaces
 
 from sb3_ppo_variants.errors import ArgumentError
 
-# A space with any elements, one of its elements, and several, in an array or a list.
+# A space with any elements, and several of its elements, in an array or a list.
 AnySpace: TypeAlias = spaces.Space[Any]
-Action: TypeAlias = Any
 Actions: TypeAlias = Any
 # The keys and indices that lead from a space to one of its parts.
 Path: TypeAlias = tuple[str | int, ...]
@@ -141,7 +140,7 @@ class HybridLayout:
         self.rows = spaces.Box(-np.inf, np.inf, (ends[-1],), np.float32)
         """The space of rows."""
 
-    def for_envs(self, rows: np.ndarray) -> list[Action]:
+    def for_envs(self, rows: np.ndarray) -> Actions:
         """Return the actions of environments, each as an element of the space.
 
         :param rows: one row per environment, shape ``(n_envs, n_columns)``

@@ -10,7 +10,7 @@ each outcome of each discrete part, one part after the other; continuous parts h
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch as th
@@ -64,7 +64,8 @@ class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # t
         """
         each = zip(self.parts, self._n_outputs, strict=True)
         maskable = [(part, n) for part, n in each if isinstance(part, MaskableDistribution)]
-        sizes, of_parts = [n for _, n in maskable], cast(Any, [None] * len(maskable))
+        sizes = [n for _, n in maskable]
+        of_parts: Sequence[th.Tensor | None] = [None] * len(maskable)
         if masks is not None:
             of_parts = th.split(th.as_tensor(masks).reshape(-1, sum(sizes)), sizes, dim=1)
         for (part, _), of_part in zip(maskable, of_parts, strict=True):

@@ -25,9 +25,17 @@ from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_argument
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import EPISODES, Processes, current
-from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
+from sb3_ppo_variants.saving.checkpoint import (
+    ATTRIBUTES,
+    LSTM_STATES,
+    MODEL,
+    TrainingRun,
+    describe_arguments,
+    find_checkpoint,
+    get_random_state,
+    set_random_state,
+)
 from sb3_ppo_variants.saving.files import File, encode, is_plain, read_archive, write_atomically
-from sb3_ppo_variants.saving.state import LSTM_STATES, get_random_state, set_random_state
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
@@ -116,7 +124,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
         for group in [group for state in states.values() for group in state.get("param_groups", ())]:
-            group.update({name: value.item() for name, value in group.items() if isinstance(value, np.generic)})
+            group.update({name: _as_python(value) for name, value in group.items()})
         return states
 
     @classmethod
@@ -364,6 +372,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         number, interval = iteration and self.run.iterations, self.run.log_interval
         if iteration == 0 or interval is None or number % interval == 0:
             super().dump_logs(number)
+
+
+def _as_python(value: object) -> object:
+    if isinstance(value, tuple):  # Such as Adam's betas.
+        return tuple(map(_as_python, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _as_attributes(arguments: Mapping[str, object]) -> Values:

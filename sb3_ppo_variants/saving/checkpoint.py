@@ -8,34 +8,159 @@ these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 import json
 import os
 import pickle
+import random
 import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger
+import numpy as np
+import torch as th
+from stable_baselines3.common import callbacks
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, describe, instance, list_arguments
+from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import Statistics, find_normalizations
-from sb3_ppo_variants.saving import state
 from sb3_ppo_variants.saving.files import decode, encode, is_plain, replacing, sha256
 
 MODEL = "model.zip"
 STATE = "state.json"
 NORMALIZATION = "vecnormalize"
 HASHES = "SHA256SUMS"
+# The attributes of a logger with what is recorded but not yet written to the log.
+RECORDS = ("name_to_value", "name_to_count", "name_to_excluded")
 # Arguments of the constructor whose attributes have other names.
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
-PATH = instance("a path", str, os.PathLike)
 # Arguments that do not affect the results of a run.
 MAY_DIFFER = ("env", "device", "verbose", "tensorboard_log", "_init_setup_model")
+# The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
+LSTM_STATES = "_last_lstm_states"
+# The attributes of each class of callbacks that hold its state. They apply to subclasses too.
+REMEMBERED: Mapping[type, Sequence[str]] = {
+    BaseCallback: ("n_calls",),
+    EvalCallback: (
+        *("best_mean_reward", "last_mean_reward"),
+        *("evaluations_timesteps", "evaluations_results", "evaluations_length", "evaluations_successes"),
+    ),
+    callbacks.EveryNTimesteps: ("last_time_trigger",),
+    callbacks.StopTrainingOnMaxEpisodes: ("n_episodes",),
+    callbacks.StopTrainingOnNoModelImprovement: ("last_best_mean_reward", "no_improvement_evals"),
+}
+# What a VecNormalize wrapper has from the environment inside it.
+OF_ENV = ("venv", "observation_space", "action_space")
+WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+
+
+def get_random_state() -> Values:
+    """Get the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
+    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+        "torch": th.get_rng_state().numpy(),
+        "cuda": [of_gpu.numpy() for of_gpu in cuda],
+    }
+
+
+def set_random_state(state: Values) -> None:
+    """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    th.set_rng_state(th.from_numpy(state["torch"]))
+    for index, of_gpu in enumerate(state["cuda"]):
+        if index >= th.cuda.device_count():
+            warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
+            break
+        th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
+
+
+def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
+    """Begin a new episode in every environment, with random numbers that depend only on the seed, step and rank.
+
+    Call this between rollouts: the advantages then treat the episodes that it cuts short as truncated by a time limit.
+    """
+    env = model.env
+    assert env is not None
+    (seed,) = _derive_seeds([seed, model.num_timesteps, *([rank] if rank else [])], 1)
+    seed_episodes(env, seed)
+    env.action_space.seed(seed)
+    model._last_obs = env.reset()  # type: ignore[assignment]
+    model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
+    if (states := getattr(model, LSTM_STATES, None)) is not None:
+        setattr(model, LSTM_STATES, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
+    if model._vec_normalize_env is not None:
+        model._last_original_obs = model._vec_normalize_env.get_original_obs()
+    if model.use_sde:
+        model.policy.reset_noise(env.num_envs)
+
+
+def _derive_seeds(numbers: list[int], n: int) -> list[int]:
+    # Some environments only accept 31 bits.
+    return [int(seed) >> 1 for seed in np.random.SeedSequence(numbers).generate_state(n)]
+
+
+def seed_episodes(env: VecEnv, seed: int) -> None:
+    """Make the next reset begin new episodes, with random numbers that depend only on the seed."""
+    if has_attr(env, "was_real_done"):  # Otherwise an EpisodicLifeEnv continues with the next life.
+        env.env_method("set_wrapper_attr", "was_real_done", True)
+    if has_attr(env, "hardcore"):
+        # Give each BipedalWalker a new world: what episodes leave in its own changes later ones, whatever the seed.
+        for index, spec in enumerate(env.get_attr("spec")):
+            if spec is not None and spec.entry_point == WALKER:
+                made_with = {name: env.get_attr(name, index)[0] for name in ("_ezpickle_args", "_ezpickle_kwargs")}
+                env.env_method("__setstate__", made_with, indices=index)
+    seed_env(env, seed)
+
+
+def get_memories(callback: BaseCallback) -> dict[str, list[Values]]:
+    """Get the states of a callback and of the callbacks inside it, in their order, by the names of their classes.
+
+    :raises ArgumentError: if a callback remembers a value that has no plain form
+    """
+    memories: dict[str, list[Values]] = defaultdict(list)
+    for one in walk(callback):
+        names = [name for cls, names in REMEMBERED.items() if isinstance(one, cls) for name in names]
+        values = {name: getattr(one, name) for name in [*names, *getattr(one, "remembered", ())]}
+        for name, value in values.items():
+            if not is_plain(value):
+                raise ArgumentError(
+                    f"{type(one).__name__}.{name} is a {type(value).__name__}, which a checkpoint cannot hold: keep "
+                    "it in numbers, strings, NumPy arrays, or lists, tuples and dictionaries of them"
+                )
+        memories[type(one).__qualname__].append(values)
+    return dict(memories)
+
+
+def seed_evaluations(callback: BaseCallback, seed: int, num_timesteps: int) -> None:
+    """Seed the next evaluation of each ``EvalCallback`` with a number that depends only on the seed and the step."""
+    evaluations = [one for one in walk(callback) if isinstance(one, EvalCallback)]
+    seeds = _derive_seeds([seed, num_timesteps, len(evaluations)], len(evaluations))
+    for evaluation, own_seed in zip(evaluations, seeds, strict=True):
+        seed_episodes(evaluation.eval_env, own_seed)
+
+
+def walk(callback: BaseCallback) -> Iterator[BaseCallback]:
+    """Yield a callback and the callbacks inside it."""
+    yield callback
+    for child in inside(callback):
+        yield from walk(child)
+
+
+def inside(callback: BaseCallback) -> list[BaseCallback]:
+    """List the callbacks that a callback of one of SB3's classes, or of a subclass, calls."""
+    found: list[BaseCallback | None] = [*callback.callbacks] if isinstance(callback, callbacks.CallbackList) else []
+    if isinstance(callback, callbacks.EventCallback):
+        found += [callback.callback, getattr(callback, "callback_on_new_best", None)]
+    return [child for child in found if child is not None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +185,7 @@ class Checkpoint:
     random_states: list[Values]
     logged: list[Values]
     normalizations: list[bytes]
-    memories: list[state.Memories]
+    memories: list[dict[str, list[Values]]]
     arguments: dict[str, str]
     device: str
 
@@ -114,18 +239,31 @@ class Checkpoint:
                 f"the run had {len(self.random_states)} processes and cannot be resumed exactly with {processes.size}; "
                 f"load({str(self.folder / MODEL)!r}) continues training without that guarantee"
             )
-        state.restore_normalizations(env, self.normalizations)
+        wrappers = find_normalizations(env)
+        if len(wrappers) != len(self.normalizations):
+            raise ArgumentError(
+                f"env has {len(wrappers)} VecNormalize wrappers, but the run had {len(self.normalizations)}"
+            )
+        for wrapper, pickled in zip(wrappers, self.normalizations, strict=True):
+            saved = vars(pickle.loads(pickled))
+            vars(wrapper).update({name: value for name, value in saved.items() if name not in OF_ENV})
         model.run.statistics.agree(env)
-        state.set_random_state(self.random_states[processes.rank])
-        state.begin_episodes(model, self.seed, processes.rank)
+        set_random_state(self.random_states[processes.rank])
+        begin_episodes(model, self.seed, processes.rank)
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
-        """Restore the values that were recorded but not yet written to the log, and the state of the callbacks."""
-        for values, saved in zip(get_records(callback.logger), self.logged, strict=True):
+        """Restore the values that were recorded but not yet written to the log, and the state of the callbacks.
+
+        A callback without saved state starts afresh.
+        """
+        for name, saved in zip(RECORDS, self.logged, strict=True):
+            values = vars(callback.logger)[name]
             values.clear()
             values.update(saved)
-        state.restore_memories(callback, self.memories[rank])
-        state.seed_evaluations(callback, self.seed, self.num_timesteps)
+        left = {name: iter(of_class) for name, of_class in self.memories[rank].items()}
+        for one in walk(callback):
+            vars(one).update(next(left.get(type(one).__qualname__, iter(())), {}))
+        seed_evaluations(callback, self.seed, self.num_timesteps)
 
 
 @dataclass
@@ -174,11 +312,6 @@ def describe_arguments(model: OnPolicyAlgorithm) -> dict[str, str]:
     """Describe the arguments of a model that affect the results of a run, as far as it keeps them as attributes."""
     names = [name for name in list_arguments(type(model)) if name not in MAY_DIFFER]
     return {name: describe(getattr(model, ATTRIBUTES.get(name, name), None)) for name in names}
-
-
-def get_records(logger: Logger) -> list[Values]:
-    """Get the three dictionaries of what is recorded but not yet written to the log."""
-    return [logger.name_to_value, logger.name_to_count, logger.name_to_excluded]
 
 
 def list_steps(folder: Path) -> dict[int, Path]:
@@ -270,7 +403,7 @@ class ExactCheckpointCallback(BaseCallback):
     ):
         super().__init__(verbose)
         COUNT.check("every", every)
-        PATH.check("path", path)
+        instance("a path", str, os.PathLike).check("path", path)
         COUNT.or_none().check("keep_last", keep_last)
         FLAG.check("at_end", at_end)
         RULES["verbose"].check("verbose", verbose)
@@ -288,7 +421,7 @@ class ExactCheckpointCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._all: BaseCallback = self.locals["callback"]
-        if sum(isinstance(one, ExactCheckpointCallback) for one in state.walk(self._all)) > 1:
+        if sum(isinstance(one, ExactCheckpointCallback) for one in walk(self._all)) > 1:
             raise ArgumentError(
                 "callback contains several ExactCheckpointCallbacks: pass one, because checkpoints start new episodes"
             )
@@ -321,8 +454,8 @@ class ExactCheckpointCallback(BaseCallback):
             buffer.copy_(of_rank_0)
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
-        state.begin_episodes(model, checkpoint.seed, rank)
-        state.seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
+        begin_episodes(model, checkpoint.seed, rank)
+        seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
         if rank == 0 and self._keep_last is not None:
             earlier = [path for step, path in list_steps(self._folder).items() if step < checkpoint.num_timesteps]
             for path in earlier[self._keep_last - 1 :]:
@@ -335,9 +468,9 @@ class ExactCheckpointCallback(BaseCallback):
         model, run, seed = self.model, self.model.run, self.model.seed
         if seed is None:  # The checkpoints of a run share one.
             seed = secrets.randbits(32) if run.last is None else run.last.seed
-        own = seed, state.get_random_state(), state.get_memories(self._all)
+        own = seed, get_random_state(), get_memories(self._all)
         seeds, random_states, memories = zip(*model.processes.exchange("writes a checkpoint", own), strict=True)
-        records = get_records(model.logger)
+        records = [vars(model.logger)[name] for name in RECORDS]
         # Figures, for example, have no plain form.
         keys = [key for key, value in model.logger.name_to_value.items() if is_plain(value)]
         return Checkpoint(

@@ -20,7 +20,7 @@ from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 from helpers import BOX, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.objectives import Unclipped
-from sb3_ppo_variants.saving.state import get_random_state, set_random_state
+from sb3_ppo_variants.saving.checkpoint import get_random_state, set_random_state
 
 OBSERVATIONS = np.zeros((2, 3), np.float32)
 

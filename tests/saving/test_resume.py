@@ -21,8 +21,7 @@ from sb3_ppo_variants.envs import (
     SafeSubprocVecEnv,
     make_ale_vec_env,
 )
-from sb3_ppo_variants.saving.checkpoint import Checkpoint
-from sb3_ppo_variants.saving.state import get_random_state, set_random_state
+from sb3_ppo_variants.saving.checkpoint import Checkpoint, get_random_state, set_random_state
 
 
 @pytest.mark.sampled(4)
