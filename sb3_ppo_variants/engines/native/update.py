@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import torch as th
@@ -411,7 +410,7 @@ class PythonFunctions:
         """Evaluate the objective on the minibatch that begins here in the permutation."""
         rows, loss = self._permutation[start : start + count], self._objective
 
-        def read(name: str) -> Any:
+        def read(name: str) -> object:
             if name in ("log_ratio", "entropy", "kl", "reverse_kl"):
                 return loss.read(name) if name in loss.fields else None
             if name not in OF_DISTRIBUTIONS:
