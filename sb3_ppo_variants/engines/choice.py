@@ -111,7 +111,6 @@ class Images(Reference):
         recognised.require_library()
         recognised.require_written_out(plan)
         recognised.require_plain(plan.modules)
-        require(plan.proximal is None, "an EWMA compares with another policy than that of the rollout")
         FirstLayers(plan.kind.policy)
         recognised.require_parameters(plan)
         recognised.require_optimizers(plan)

@@ -19,11 +19,13 @@ from sb3_ppo_variants import (
     KLAdaptive,
     PPOAdaptiveKL,
     PPOClip,
+    PPOCustom,
     PPOFixedKL,
     PPOUnclipped,
 )
 from sb3_ppo_variants.engines import images as image_engine
 from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.objectives import EWMA, KLPenalized
 from sb3_ppo_variants.rollout import in_rows
 
 pytestmark = [
@@ -42,6 +44,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "target_kl": (PPOClip, {"target_kl": 1e-6}),
     "stop and value loss": (PPOClip, {"stop": ExactKL(1e-5, ends="epoch"), "value_loss": Huber(0.1)}),
     "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-4, every="minibatch")}),
+    "EWMA": (PPOCustom, {"objective": EWMA(KLPenalized(kl_coef=3.0))}),
     "another network": (PPOClip, {"policy_kwargs": {"net_arch": [16]}}),
     "gSDE": (PPOClip, {"use_sde": True}),
     **{name: (PPOFixedKL, {"action_space": space, "n_updates": 2}) for name, space in ACTION_SPACES.items()},
