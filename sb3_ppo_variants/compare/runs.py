@@ -165,7 +165,10 @@ def _train(run: Run, made: Recipe, log: RunLog, checkpoints: Path | None, to_res
     # SB3 dumps the log before each update, so the values of the last update are still to be written.
     model.logger.dump(model.num_timesteps)
     if checkpoints is not None:
-        save(model, checkpoints / run.name)
+        try:
+            save(model, checkpoints / run.name)
+        except OSError as error:  # Such as a full disk. The result of hours is in the record.
+            warnings.warn(f"the model of {run.name} could not be saved: {error}")
     env.close()
     return {**log.result(model.num_timesteps), "numerics": numerics, "vec_env": type(env.unwrapped).__name__}
 

@@ -102,6 +102,14 @@ def test_a_run_whose_checkpoints_are_damaged_says_how_to_begin_it_anew(tmp_path:
     assert failed["error"].strip().endswith(f"; remove {tmp_path / run.name} to begin the run anew")
 
 
+def test_a_model_that_cannot_be_saved_costs_no_result(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()  # A file where the folder would be.
+    (_, run) = runs_of("ppo_clip:n_envs=1,n_steps=64")
+    with pytest.warns(UserWarning, match=f"^the model of {run.name} could not be saved: "):
+        record = perform(run, checkpoints=tmp_path / "full")
+    assert record["status"] == "finished" and record["steps"] == 64
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", ["ppo_clip", "sb3_ppo"])
 def test_the_fastest_environments_give_the_same_record(setting: str) -> None:
