@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -14,13 +13,14 @@ import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.records import RANDOM, SPANS, curve
 from sb3_ppo_variants.compare.scores import Comparison
 from sb3_ppo_variants.compare.statistics import Estimate
 
 # How the lines of a setting are drawn: Matplotlib's ``color``, ``linestyle`` and ``label``.
-Look = dict[str, Any]
+Look = Values
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
 matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})

@@ -16,7 +16,6 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,7 +61,7 @@ PACKAGES = (
 # - what decides how sums are rounded: "commit" of this package, "versions", "machine", "numerics" and "vec_env", the
 #   class of the vectorised environment
 # - "wall_seconds" and "cpu_seconds", which are None if the process of the run was lost
-Record = dict[str, Any]
+Record = Values
 
 
 def write(folder: Path, record: Record) -> None:

@@ -30,7 +30,7 @@ from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize, unwrap_vec_normalize
 
-from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, check_names
+from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, check_names
 from sb3_ppo_variants.callbacks import set_reads
 from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.commandline import read_call
@@ -62,7 +62,7 @@ __all__ = [
     "select",
     "train",
 ]
-Hyperparameters = dict[str, Any]
+Hyperparameters = Values
 # A class or its import path, and what may stand for wrappers in the RL Zoo's format.
 Wrapper = str | Callable[..., gym.Env]
 Wrappers = Wrapper | dict[Wrapper, Hyperparameters] | Sequence[Wrapper | dict[Wrapper, Hyperparameters]] | None
