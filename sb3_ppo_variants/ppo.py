@@ -3,18 +3,17 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch as th
-from stable_baselines3.common import utils
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
@@ -302,7 +301,7 @@ class PPOBase(SavedAlgorithm):
             self.policy.set_training_mode(True)
             results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):
-                utils.update_learning_rate(descent.optimizer, result.learning_rate)
+                update_learning_rate(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)
             if plan.processes.size > 1:
                 check_same_weights(self.policy.parameters(), plan.processes)
@@ -347,19 +346,15 @@ class PPOBase(SavedAlgorithm):
             logged = result.statistics.over(plan.processes).logged()
             # That of separate descents is the sum of their losses.
             values |= logged | {"loss": values.get("loss", 0.0) + logged.get("loss", 0.0)}
-        current = {
-            "ent_coef": plan.ent_coef, "vf_coef": plan.vf_coef, "gae_lambda": plan.buffer.gae_lambda,
-        }  # fmt: skip
-        values |= {name: value for name, value in current.items() if callable(getattr(self, name))}
-        if callable(self.target_kl):
-            values["target_kl"] = self.current_argument("target_kl")
+        for name in ("ent_coef", "vf_coef", "target_kl"):
+            if callable(getattr(self, name)):
+                values[name] = self.current_argument(name)
+        if callable(self.gae_lambda):
+            values["gae_lambda"] = plan.buffer.gae_lambda
         if kl is not None:
             values["kl"] = max(kl, 0.0)  # Rounding takes that of an unchanged policy below 0.
         predicted, returns = plan.buffer.values.flatten(), plan.buffer.returns.flatten()
-        explain = utils.explained_variance
-        if plan.processes.size > 1:
-            explain = partial(explained_variance, processes=plan.processes)
-        values["explained_variance"] = explain(predicted, returns)
+        values["explained_variance"] = explained_variance(predicted, returns, plan.processes)
         if getattr(self.policy, "log_std", None) is not None:
             values["std"] = th.exp(self.policy.log_std).mean().item()
         return values

@@ -20,6 +20,7 @@ from zlib import crc32
 import numpy as np
 import torch as th
 import torch.distributed as dist
+from stable_baselines3.common import utils
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
@@ -189,6 +190,8 @@ def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
     """Compute SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
+    if processes.size == 1:
+        return float(utils.explained_variance(values, returns))
     expected = th.from_numpy(returns).double()
     _, unexplained = mean_and_variance(expected - th.from_numpy(values), processes)
     _, variance = mean_and_variance(expected, processes)
