@@ -6,6 +6,7 @@ Every script of rl_zoo3 is a module here, with the same options:
 
 import subprocess
 import sys
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -89,18 +90,20 @@ class ExperimentManager(exp_manager.ExperimentManager):
             self.vec_env_class = SafeSubprocVecEnv
 
     def read_hyperparameters(self) -> tuple[Hyperparameters, Hyperparameters]:
-        """Read the hyperparameters; see rl_zoo3.
+        """Read the hyperparameters; see rl_zoo3. Warn if an Atari game and its wrapper both skip frames.
 
-        :raises ArgumentError: if ``fast_envs`` is neither True nor False; with this package's algorithms, also if the
-            policy needs action masks, or an Atari game and its wrapper both skip frames
+        :raises ArgumentError: if ``fast_envs`` is neither True nor False, or the policy needs action masks
         """
         hyperparams, saved = super().read_hyperparameters()
         self._fast_envs = hyperparams.pop("fast_envs", False)
         FLAG.check("fast_envs", self._fast_envs)
         if self.algo in ALGORITHMS:
             _check_policy(hyperparams.get("policy"))
-            env_kwargs = self.env_kwargs or hyperparams.get("env_kwargs")
+        env_kwargs = self.env_kwargs or hyperparams.get("env_kwargs")
+        try:
             check_skipped_frames(self.env_name.gym_id, hyperparams.get("env_wrapper"), env_kwargs)
+        except ArgumentError as error:
+            warnings.warn(str(error))  # rl_zoo3 accepts it, and earlier runs stay reproducible.
         return hyperparams, saved
 
     def create_envs(self, n_envs: int, eval_env: bool = False, no_log: bool = False) -> VecEnv:
