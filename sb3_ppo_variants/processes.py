@@ -26,6 +26,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.envs.adapter import pending_seeds, seed_env
 from sb3_ppo_variants.errors import ArgumentError, ProcessError
 from sb3_ppo_variants.losses import ADVANTAGE_EPSILON
@@ -142,6 +143,19 @@ def current(data_parallel: bool | Literal["auto"]) -> Processes:
     return DistributedProcesses()
 
 
+def _of_attempt(timeout: timedelta) -> Values:
+    """Find the arguments with which processes that torchrun has restarted do not read what earlier ones have stored.
+
+    PyTorch 2.13 lets them connect to the addresses of those. With several nodes, there are no such arguments, because
+    each node counts its restarts itself.
+    """
+    attempt, n_nodes = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("GROUP_WORLD_SIZE", "1")
+    if attempt == "0" or n_nodes != "1":
+        return {}
+    store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
+    return {"store": dist.PrefixStore(f"sb3_ppo_variants/attempt_{attempt}", store), "rank": rank, "world_size": size}
+
+
 def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
     """Initialise the process group if torchrun started this process; otherwise do nothing.
 
@@ -156,7 +170,7 @@ def init_processes(timeout: timedelta = timedelta(minutes=30)) -> bool:
         gpus = th.cuda.is_available() and dist.is_nccl_available()
         if gpus:
             th.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % th.cuda.device_count())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timeout, **_of_attempt(timeout))
         atexit.register(_destroy)  # PyTorch may abort a process that exits without leaving its group.
     return dist.is_initialized()
 
