@@ -1,18 +1,24 @@
 """The loop that collects rollouts, shared by all engines and policy kinds."""
 
+import warnings
 from enum import IntEnum
+from operator import is_
 from typing import Any, Protocol, TypeAlias
 
+import gymnasium as gym
 import numpy as np
 import torch as th
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from sb3_ppo_variants.envs.adapter import take_rows
+from sb3_ppo_variants.envs.outputs import Info, innermost
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Parameters
 from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
@@ -21,6 +27,9 @@ from sb3_ppo_variants.layout import Actions, HybridLayout, is_hybrid
 Observations: TypeAlias = Any
 # The lower and the upper bounds of actions.
 Bounds: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+# The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
+LSTM_STATES = "_last_lstm_states"
 
 
 class Reads(IntEnum):
@@ -79,6 +88,69 @@ class Collector(Protocol):
         """Return the parameters of the distributions of the whole rollout, one row per row; ``None`` if unknown."""
 
 
+class Turn:
+    """Notices that somebody else has stepped or reset the environments since the loop did.
+
+    A step replaces the actions of the innermost ``VecEnv``, and a reset the options of its next one. Of a single
+    environment that somebody steps directly, the time limit tells, if it has one.
+
+    :param env: environments that the loop has just reset
+    """
+
+    def __init__(self, env: VecEnv):
+        self._env = innermost(env)
+        single: Any = self._env.envs[0] if isinstance(self._env, DummyVecEnv) else None
+        while isinstance(single, gym.Wrapper) and not isinstance(single, TimeLimit):
+            single = single.env
+        self._limit = single if isinstance(single, TimeLimit) else None
+        self.take()
+
+    def _now(self) -> tuple[object, object, object]:
+        attributes = vars(self._env)
+        return attributes.get("actions"), attributes.get("_options"), getattr(self._limit, "_elapsed_steps", None)
+
+    def take(self) -> None:
+        """Say that the loop has just stepped the environments."""
+        self._seen = self._now()
+
+    def is_kept(self) -> bool:
+        """Whether nobody has stepped or reset the environments since then."""
+        return all(map(is_, self._seen, self._now()))
+
+
+def begin_new_episodes(model: Any) -> None:
+    """Begin a new episode in every environment of a model, with an empty memory."""
+    model._last_obs = model.env.reset()
+    model._last_episode_starts = np.ones(model.env.num_envs, dtype=bool)
+    if (states := getattr(model, LSTM_STATES, None)) is not None:
+        setattr(model, LSTM_STATES, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
+    if model._vec_normalize_env is not None:
+        model._last_original_obs = model._vec_normalize_env.get_original_obs()
+    model.run.turn = Turn(model.env)
+
+
+def begin_again(model: Any) -> Observations:
+    """Begin new episodes after somebody else has stepped or reset the environments, and warn about it.
+
+    :return: the first observations
+    """
+    warnings.warn(
+        "Something other than the model's own loop, such as a callback, evaluate_policy or another model, has stepped "
+        "or reset its training environment. The model begins new episodes, but VecNormalize has also counted the other "
+        "steps. Use a separate environment for everything but training"
+    )
+    observations: Observations = model.env.reset()
+    model.run.turn.take()
+    return observations
+
+
+def truncate(observations: Observations, dones: np.ndarray, infos: list[Info]) -> None:
+    """Mark the episodes that have just reached these observations as cut short, as by a time limit."""
+    for i in np.flatnonzero(np.logical_not(dones)).tolist():
+        infos[i].update({"terminal_observation": take_rows(observations, i), "TimeLimit.truncated": True})
+    dones[:] = True
+
+
 def begin_rollout(
     model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
 ) -> None:
@@ -111,6 +183,8 @@ def collect(
     :return: False if the callback ended the rollout early
     """
     n_steps = rollout_buffer.buffer_size
+    run: Any = model.run  # type: ignore[attr-defined]
+    has_callbacks = bool(getattr(callback, "callbacks", True))  # Otherwise nobody else can step the environments.
     layout = getattr(model.policy, "layout", None)  # A hybrid policy knows which parts of its actions to scale.
     if not isinstance(layout, HybridLayout):
         layout = HybridLayout(model.action_space) if is_hybrid(model.action_space) else None
@@ -120,29 +194,44 @@ def collect(
         if layout is not None:
             taken = layout.for_envs(taken)
         new_obs, rewards, dones, infos = env.step(taken)
+        if has_callbacks:
+            run.turn.take()
         model.num_timesteps += env.num_envs * n_processes
         if reads > Reads.NOTHING:
             of_envs = {"new_obs": new_obs, "rewards": rewards, "dones": dones, "infos": infos}
             of_collector = collector.seen() if reads is Reads.ALL else {}
             callback.update_locals({"n_steps": step, **of_collector, "clipped_actions": taken, **of_envs})
         if not callback.on_step():
+            model._last_obs, model._last_episode_starts = new_obs, dones  # type: ignore[assignment]
             return False
+        if has_callbacks and not run.turn.is_kept():
+            truncate(new_obs, dones, infos)
+            new_obs = begin_again(model)
         # SB3 asks every info for both, which takes long with many environments.
         noted = [i for i, info in enumerate(infos) if "episode" in info or "is_success" in info]
         if noted:
             model._update_info_buffer([infos[i] for i in noted], dones[noted])
-        for i in np.flatnonzero(dones).tolist() if True in dones.tolist() else ():
-            terminal = infos[i].get("terminal_observation")
-            if terminal is not None and infos[i].get("TimeLimit.truncated", False):
-                # A time limit does not make a state terminal: bootstrap with the state's value (SB3 issue 633). This
-                # gamma is that of the buffer, because a callback may set the model's for the next rollout.
-                rewards[i] += rollout_buffer.gamma * collector.terminal_value(terminal, i)
+        if True in dones.tolist():
+            bootstrap(rewards, dones, infos, rollout_buffer.gamma, collector)
         collector.store(_last_observations(model), rewards, model._last_episode_starts)  # type: ignore[arg-type]
         model._last_obs = new_obs  # type: ignore[assignment]
         model._last_episode_starts = dones
+    run.turn.take()
     values = collector.finish(model._last_obs, np.asarray(model._last_episode_starts))
     callback.update_locals({"n_steps": n_steps, "values": values})
     return True
+
+
+def bootstrap(rewards: np.ndarray, dones: np.ndarray, infos: list[Info], gamma: float, collector: Collector) -> None:
+    """Add the values of the states in which a time limit ended episodes, which it does not make terminal.
+
+    See SB3's issue 633. The discount factor is that of the buffer, because a callback may set the model's for the next
+    rollout.
+    """
+    for i in np.flatnonzero(dones).tolist():
+        terminal = infos[i].get("terminal_observation")
+        if terminal is not None and infos[i].get("TimeLimit.truncated", False):
+            rewards[i] += gamma * collector.terminal_value(terminal, i)
 
 
 def _last_observations(model: OnPolicyAlgorithm) -> Observations:

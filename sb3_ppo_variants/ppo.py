@@ -33,7 +33,7 @@ from sb3_ppo_variants.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
-from sb3_ppo_variants.collector import begin_rollout, collect
+from sb3_ppo_variants.collector import Turn, begin_again, begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.collector import fast_steps
 from sb3_ppo_variants.envs import masks
@@ -269,6 +269,10 @@ class PPOBase(SavedAlgorithm):
         self.old_policy = None
         self.run.collecting = True  # Until it is complete: an error may cut it short.
         begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+        if self.run.turn is None:
+            self.run.turn = Turn(env)
+        elif not self.run.turn.is_kept():
+            self._last_obs, self._last_episode_starts = begin_again(self), np.ones(env.num_envs, dtype=bool)
         plan = self._plan(rollout_buffer)
         if callable(self.gae_lambda):
             # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
@@ -367,7 +371,10 @@ class PPOBase(SavedAlgorithm):
         if self.verbose >= 1 and plan.processes.rank == 0:
             engine, why = choose(plan, self.fast)
             print(f"Training on the {engine.path} path: {why}")
-        return super()._setup_learn(*args, **arguments)
+        before, begun = self._last_obs, super()._setup_learn(*args, **arguments)
+        if self.env is not None and self._last_obs is not before:
+            self.run.turn = Turn(self.env)
+        return begun
 
     def learn(
         self: SelfPPO, total_timesteps: float, callback: MaybeCallback = None, log_interval: int | None = 1,

@@ -5,12 +5,16 @@ Each test names the function that uses it. If one fails with a new version of a 
 
 import inspect
 from functools import partial
+from operator import is_, is_not
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch as th
+from gymnasium.wrappers import TimeLimit
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
 from torch.nn import functional
 
@@ -32,6 +36,25 @@ def test_seeds_and_options_of_sb3() -> None:
     env._reset_seeds()
     env._reset_options()
     assert (env._seeds, env._options) == ([None] * 2, [{}] * 2)
+
+
+def test_what_a_step_or_a_reset_replaces() -> None:
+    """``collector.Turn`` compares them."""
+    limit = TimeLimit(NoiseEnv(BOX), 10)
+    env = DummyVecEnv([lambda: limit])
+
+    def now() -> list[object]:
+        return [env.actions, env._options, limit._elapsed_steps]
+
+    env.reset()
+    action = np.zeros((1, *(BOX.shape or ())))
+    env.step(action.copy())
+    before = now()
+    assert all(map(is_, before, now()))
+    env.step(action)
+    stepped = now()
+    env.reset()
+    assert [*map(is_not, before, stepped)] == [True, False, True] and stepped[1] is not env._options
 
 
 @pytest.mark.skipif(not (th.backends.mkl.is_available() and th.backends.mkldnn.is_available()), reason="of both")

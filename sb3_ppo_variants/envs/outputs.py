@@ -264,14 +264,20 @@ def _limits(space: AnySpace) -> tuple[Value, Value] | None:
     return (0, 2) if isinstance(space, spaces.MultiBinary) else None
 
 
+def innermost(env: VecEnv) -> VecEnv:
+    """Return the vectorised environment inside all wrappers."""
+    while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
+        env = env.venv
+    return env
+
+
 @contextmanager
 def checked_outputs(env: VecEnv) -> Iterator[None]:
     """Check what the environments inside all wrappers return while the context is active.
 
     :raises GuardError: if a value has a wrong type, shape or range, or is not finite, naming the environment
     """
-    while isinstance(env, VecEnvWrapper) and isinstance(env.venv, VecEnv):  # Some wrap what is no VecEnv.
-        env = env.venv
+    env = innermost(env)
     attributes = vars(env)
     before, names = attributes.copy(), ("step_async", "step_wait", "reset")
     try:

@@ -22,12 +22,12 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_arguments, choose_device, list_arguments
+from sb3_ppo_variants.collector import LSTM_STATES
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import (
     ATTRIBUTES,
-    LSTM_STATES,
     MODEL,
     TrainingRun,
     describe_arguments,

@@ -27,6 +27,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, describe, instance, list_arguments
+from sb3_ppo_variants.collector import Turn, begin_new_episodes
 from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import Statistics, find_normalizations
@@ -42,8 +43,6 @@ RECORDS = ("name_to_value", "name_to_count", "name_to_excluded")
 ATTRIBUTES = {"policy": "policy_class", "stats_window_size": "_stats_window_size"}
 # Arguments that do not affect the results of a run.
 MAY_DIFFER = ("env", "device", "verbose", "tensorboard_log", "_init_setup_model")
-# The attribute with the states of LSTMs in the current episodes, which sb3-contrib does not save either.
-LSTM_STATES = "_last_lstm_states"
 # The attributes of each class of callbacks that hold its state. They apply to subclasses too.
 REMEMBERED: Mapping[type, Sequence[str]] = {
     BaseCallback: ("n_calls",),
@@ -83,7 +82,7 @@ def set_random_state(state: Values) -> None:
         th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
 
 
-def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
+def begin_seeded_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
     """Begin a new episode in every environment, with random numbers that depend only on the seed, step and rank.
 
     Call this between rollouts: the advantages then treat the episodes that it cuts short as truncated by a time limit.
@@ -93,12 +92,7 @@ def begin_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:
     (seed,) = _derive_seeds([seed, model.num_timesteps, *([rank] if rank else [])], 1)
     seed_episodes(env, seed)
     env.action_space.seed(seed)
-    model._last_obs = env.reset()  # type: ignore[assignment]
-    model._last_episode_starts = np.ones(env.num_envs, dtype=bool)
-    if (states := getattr(model, LSTM_STATES, None)) is not None:
-        setattr(model, LSTM_STATES, states._make(tuple(map(th.zeros_like, of_lstm)) for of_lstm in states))
-    if model._vec_normalize_env is not None:
-        model._last_original_obs = model._vec_normalize_env.get_original_obs()
+    begin_new_episodes(model)
     if model.use_sde:
         model.policy.reset_noise(env.num_envs)
 
@@ -249,7 +243,7 @@ class Checkpoint:
             vars(wrapper).update({name: value for name, value in saved.items() if name not in OF_ENV})
         model.run.statistics.agree(env)
         set_random_state(self.random_states[processes.rank])
-        begin_episodes(model, self.seed, processes.rank)
+        begin_seeded_episodes(model, self.seed, processes.rank)
 
     def restore_callback(self, callback: BaseCallback, rank: int) -> None:
         """Restore the values that were recorded but not yet written to the log, and the state of the callbacks.
@@ -276,6 +270,7 @@ class TrainingRun:
     :param log_interval: the argument of this call of ``learn``
     :param failed: whether an error or an interrupt ended the last call of ``learn``
     :param collecting: whether a rollout is being collected, or an error has cut it short
+    :param turn: notices that somebody else steps the environments; ``None`` before the first rollout
     :param arguments: descriptions of the model's arguments when the run began
     :param statistics: those of ``VecNormalize`` that the processes have in common
     """
@@ -286,6 +281,7 @@ class TrainingRun:
     log_interval: int | None = None
     failed: bool = False
     collecting: bool = False
+    turn: Turn | None = None
     arguments: dict[str, str] | None = None
     statistics: Statistics = field(default_factory=Statistics)
 
@@ -454,7 +450,7 @@ class ExactCheckpointCallback(BaseCallback):
             buffer.copy_(of_rank_0)
         run.last, run.resumed_at = checkpoint, None
         # Begin new episodes as a resumed run does.
-        begin_episodes(model, checkpoint.seed, rank)
+        begin_seeded_episodes(model, checkpoint.seed, rank)
         seed_evaluations(self._all, checkpoint.seed, checkpoint.num_timesteps)
         if rank == 0 and self._keep_last is not None:
             earlier = [path for step, path in list_steps(self._folder).items() if step < checkpoint.num_timesteps]
