@@ -39,6 +39,8 @@ class Numbered(gym.Env):
 class Meddling(BaseCallback):
     """Does something with the training environment in each fifth step or before rollouts, and keeps all rows."""
 
+    model: Any
+
     def __init__(self, act: Callable[[Any], object], place: str):
         super().__init__()
         self.act, self.place = act, place
