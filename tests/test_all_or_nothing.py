@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -115,8 +116,11 @@ class Lines:
         if event == "line":
             self.count += 1
             if self.count == self._at:
-                raise KeyboardInterrupt
+                self._interrupt()
         return self._line
+
+    def _interrupt(self) -> None:
+        raise KeyboardInterrupt
 
     def trace(self, function: Callable[[], None]) -> None:
         before = sys.gettrace()
@@ -125,6 +129,13 @@ class Lines:
             function()
         finally:
             sys.settrace(before)
+
+
+class Interrupted(Lines):
+    """Sends a signal, which the package may hold for a moment."""
+
+    def _interrupt(self) -> None:
+        signal.raise_signal(signal.SIGINT)
 
 
 def of_package(file: str) -> bool:
@@ -208,6 +219,27 @@ def test_at_lines_of_all_that_it_calls(path: str) -> None:
 def test_at_every_line_of_the_package(cls: Any, path: str, separate: bool) -> None:
     undone, done = whole_at(ready(cls, path, separate), of_package, every)
     assert undone > 100 and done > 0
+
+
+def of_package_and_contexts(file: str) -> bool:
+    return file.startswith(PACKAGE) or file.endswith("contextlib.py")
+
+
+@pytest.mark.sampled(3)
+def test_learning_goes_on_after_an_interrupt_anywhere(path: str) -> None:
+    model = ready(PPOAdaptiveKL, path, False)
+    learn = partial(model.learn, 8, reset_num_timesteps=False)
+    lines = Lines(of_package_and_contexts)
+    lines.trace(learn)
+    names = set(vars(model.env))
+    for at in random.Random(lines.count).sample(range(1, lines.count), 40):
+        with suppress(KeyboardInterrupt):
+            Interrupted(of_package_and_contexts, at).trace(learn)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        before = model.num_timesteps
+        learn()
+        assert model.num_timesteps == before + 8 and set(vars(model.env)) == names
 
 
 def test_an_update_that_is_interrupted_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,19 +277,21 @@ def checked_outputs(env: VecEnv) -> Iterator[None]:
 
     :raises GuardError: if a value has a wrong type, shape or range, or is not finite, naming the environment
     """
-    env = innermost(env)
+    env, names = innermost(env), ("step_async", "step_wait", "reset")
     attributes = vars(env)
-    before, names = attributes.copy(), ("step_async", "step_wait", "reset")
+    for name in names:  # A Ctrl-C at the end of another call may have left them.
+        if isinstance(getattr(attributes.get(name), "__self__", None), DummySteps | StackedSteps):
+            del attributes[name]
+    before = {name: attributes[name] for name in names if name in attributes}
     try:
         if not getattr(type(env), "checks_outputs", False):
-            is_sb3s = type(env) is DummyVecEnv and before.keys().isdisjoint(names)
-            steps = DummySteps(env) if is_sb3s else StackedSteps(env)  # type: ignore[arg-type]
+            steps = DummySteps(env) if type(env) is DummyVecEnv and not before else StackedSteps(env)
             attributes.update({name: getattr(steps, name) for name in names if hasattr(steps, name)})
         yield
     finally:
         for name in names:
             attributes.pop(name, None)
-        attributes.update({name: before[name] for name in names if name in before})
+        attributes.update(before)
 
 
 class DummySteps:
