@@ -265,6 +265,8 @@ def describe(value: object, *progress_remaining: float) -> str:
     if isinstance(value, dict):
         parts = (f"{key!r}: {describe(value[key], *progress_remaining)}" for key in sorted(value, key=repr))
         return f"{{{', '.join(parts)}}}"
+    if isinstance(value, np.generic):
+        value = value.item()
     if callable(value) and not isinstance(value, type):
         with suppress(Exception):  # It is no schedule, but a function of the user's own.
             values = [float(value(progress)) for progress in progress_remaining or (1.0, 0.5, 0.0)]

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.kl import Divergences, Parameters, register_built_in
+from sb3_ppo_variants.kl import Divergences, Parameters, of_gaussians, register_built_in
 from sb3_ppo_variants.layout import float_bounds
 
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
@@ -172,7 +172,7 @@ def _beta_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
     return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
 
 
-# The divergences of the Gaussians are those of DiagGaussianDistribution, which tanh leaves unchanged.
+register_built_in(of_gaussians(SquashedGaussianDistribution))
 register_built_in(Divergences(BetaDistribution, _beta, _beta_kl, _beta_renyi))
 
 

@@ -34,6 +34,7 @@ from stable_baselines3.common.distributions import (
     DiagGaussianDistribution,
     Distribution,
     MultiCategoricalDistribution,
+    SquashedDiagGaussianDistribution,
     StateDependentNoiseDistribution,
 )
 from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
@@ -151,7 +152,9 @@ def register_kl(
     renyi: RenyiFormula | None = None,
     jensen_shannon: Formula | None = None,
 ) -> None:
-    """Register the exact KL of a distribution and its subclasses, and optionally other divergences.
+    """Register the exact KL of a distribution, and optionally other divergences.
+
+    Its subclasses have the same, unless they override ``log_prob``: with another density, they have another KL.
 
     All formulas return a tensor of shape ``(batch,)``, for the distribution of all action dimensions together. Another
     shape is a ``ValueError`` during training.
@@ -192,17 +195,19 @@ def register_built_in(divergences: Divergences) -> None:
     _REGISTRY[divergences.distribution] = replace(divergences, built_in=True)
 
 
-def divergences_of(distribution: Distribution) -> Divergences:
-    """Find a distribution's own divergences, or what is registered for its class or the nearest of its base classes.
+def divergences_of(distribution: Wrapped) -> Divergences:
+    """Find a distribution's own divergences, or what is registered for its class or one whose density it inherits.
 
     :raises MissingKLError: if there is nothing
     """
-    if own := getattr(distribution, "divergences", None):  # They may depend on more than its class, as in a product.
-        found: Divergences = own()
-        return found
     for cls in type(distribution).__mro__:
+        if "divergences" in vars(cls):  # They may depend on more than the class, as in a product.
+            found: Divergences = distribution.divergences()
+            return found
         if cls in _REGISTRY:
             return _REGISTRY[cls]
+        if "log_prob" in vars(cls):
+            break
     raise MissingKLError(_missing(distribution))
 
 
@@ -338,9 +343,15 @@ _OF_COINS = (
     partial(_discrete_jensen_shannon, log_probs=_log_probs_of_coins),
 )
 _gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
+
+
+def of_gaussians(distribution: type[Distribution]) -> Divergences:
+    """Return the divergences of Gaussians for a class that draws actions from them, squashed or not."""
+    return Divergences(distribution, _gaussian, _gaussian_kl, _gaussian_renyi)
+
+
 for _divergences in (
-    Divergences(DiagGaussianDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
-    Divergences(StateDependentNoiseDistribution, _gaussian, _gaussian_kl, _gaussian_renyi),
+    *map(of_gaussians, (DiagGaussianDistribution, SquashedDiagGaussianDistribution, StateDependentNoiseDistribution)),
     Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MaskableCategoricalDistribution, _masked_parameters, *_OF_CATEGORIES),

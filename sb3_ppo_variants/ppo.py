@@ -3,6 +3,7 @@
 import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from math import ceil
 from numbers import Real
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
@@ -41,7 +42,7 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
 from sb3_ppo_variants.objectives import Objective
-from sb3_ppo_variants.objectives.ewma import ProximalPolicy
+from sb3_ppo_variants.objectives.ewma import EWMA, ProximalPolicy
 from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
@@ -204,10 +205,14 @@ class PPOBase(SavedAlgorithm):
         buffer = self.rollout_buffer if buffer is None else buffer
         objective, normalize = self._objective(), self.normalize_advantage
         descents = self._division.descents(self, self._early_stop(objective))
-        if objective.proximal_decay is None:
+        batch_size = int(min(self.batch_size, buffer.buffer_size * buffer.n_envs))
+        proximal_decay = 0.0
+        if not isinstance(objective, EWMA):
             self.proximal_policy = None
-        elif self.proximal_policy is None:
-            self.proximal_policy = ProximalPolicy(descents[0].parameters)
+        else:
+            minibatches = descents[0].epochs * ceil(buffer.buffer_size * buffer.n_envs / batch_size)
+            proximal_decay = objective.decay_over(minibatches)
+            self.proximal_policy = self.proximal_policy or ProximalPolicy(descents[0].parameters)
         return UpdatePlan(
             kind=kind_of(self.policy),
             buffer=buffer,
@@ -216,10 +221,11 @@ class PPOBase(SavedAlgorithm):
             vf_coef=self.current_argument("vf_coef"),
             value_loss=self._value_loss(objective),
             normalize_advantage=normalize if isinstance(normalize, str) else "minibatch" if normalize else None,
-            batch_size=int(min(self.batch_size, buffer.buffer_size * buffer.n_envs)),
+            batch_size=batch_size,
             descents=descents,
             processes=self.processes,
             proximal=self.proximal_policy,
+            proximal_decay=proximal_decay,
             old_parameters=None if self.old_policy is None else self.old_policy.of(buffer),
         )
 

@@ -121,6 +121,7 @@ class UpdatePlan:
     :param descents: the descents, in the order in which they run
     :param processes: the processes that share the update
     :param proximal: the policy to stay close to; ``None`` if it is the policy of the rollout
+    :param proximal_decay: the decay of the average that it is, per gradient step of the policy
     :param old_parameters: the parameters of the distributions that the actions of the rollout were drawn from, one row
         per row; ``None`` if they are not known, because the rollout is not complete or another loop collected it
     """
@@ -136,11 +137,13 @@ class UpdatePlan:
     descents: Sequence[Descent]
     processes: Processes = ALONE
     proximal: ProximalPolicy | None = None
+    proximal_decay: float = 0.0
     old_parameters: Parameters | None = None
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of the objective and of the value loss, as they are logged."""
-        return {**self.objective.coefficients(), **self.value_loss.coefficients()}
+        of_average = {} if self.proximal is None else {"proximal_decay": self.proximal_decay}
+        return {**self.objective.coefficients(), **of_average, **self.value_loss.coefficients()}
 
     @property
     def needs_kl(self) -> bool:

@@ -6,11 +6,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, StopTrainingOnMaxEpisodes
 
-from helpers import BOX, VARIANTS, noise_envs
+from helpers import BOX, VARIANTS, flat_weights, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip
 
 NAN = float("nan")
@@ -135,3 +136,17 @@ def test_a_model_loaded_without_an_environment_can_not_learn(tmp_path: Path) -> 
     model(True).save(tmp_path / "model")
     with pytest.raises(ArgumentError, match=r"^the model has no environment to learn in: pass env to load\(\)"):
         PPOClip.load(tmp_path / "model").learn(64)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("device", "cpu"), ("use_sde", np.bool_(False)), ("rollout_buffer_kwargs", None), ("policy_kwargs", None)],
+)
+def test_values_that_stand_for_those_of_the_model(name: str, value: Any, tmp_path: Path) -> None:
+    plain = model(True, device="cpu").learn(64)
+    changed = model(True, device="cpu")
+    setattr(changed, name, value)
+    changed.learn(64).save(tmp_path / "model")
+    loaded = PPOClip.load(tmp_path / "model", noise_envs(BOX, n_envs=N_ENVS))
+    assert th.equal(flat_weights(changed), flat_weights(plain)) and th.equal(flat_weights(loaded), flat_weights(plain))
+    loaded.learn(64)

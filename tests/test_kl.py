@@ -1,5 +1,6 @@
 """Exact KL against closed forms worked out by hand and against Monte Carlo with SB3's own log-probabilities."""
 
+from contextlib import suppress
 from math import log
 from typing import Any
 
@@ -15,10 +16,13 @@ from stable_baselines3.common.distributions import (
     SquashedDiagGaussianDistribution,
     StateDependentNoiseDistribution,
 )
+from stable_baselines3.common.policies import ActorCriticPolicy
 from torch.distributions import Laplace
 
-from helpers import PENALISED
-from sb3_ppo_variants import MissingKLError, register_kl
+from helpers import BOX, PENALISED, noise_envs, small
+from sb3_ppo_variants import MissingKLError, PPOFixedKL, register_kl
+from sb3_ppo_variants.distributions import SquashedStateGaussianDistribution
+from sb3_ppo_variants.hybrid import HybridDistribution
 from sb3_ppo_variants.kl import _REGISTRY, divergences_of
 
 
@@ -166,6 +170,33 @@ def test_another_density_does_not_share_the_kl() -> None:
     laplacian = Laplacian(1).proba_distribution(th.zeros(2, 1), th.zeros(2, 1))
     with pytest.raises(MissingKLError, match="for the action distribution Laplacian"):
         divergence(laplacian, laplacian)
+
+
+def density_of_its_own(base: type[Distribution]) -> type[Distribution]:
+    """Return a subclass that gives actions other log-probabilities, as a truncated distribution does."""
+    return type("Truncated", (base,), {"log_prob": lambda self, actions: 2 * super(base, self).log_prob(actions)})
+
+
+@pytest.mark.parametrize(
+    "base", [*(cls for cls in _REGISTRY if cls is not Uniform), SquashedStateGaussianDistribution, HybridDistribution]
+)
+def test_a_class_inherits_a_kl_while_it_inherits_the_density(base: type[Distribution]) -> None:
+    plain, other = object.__new__(type("Plain", (base,), {})), object.__new__(density_of_its_own(base))
+    with suppress(AttributeError):  # That of a product reads its parts.
+        assert divergences_of(plain).distribution in base.__mro__
+    with pytest.raises(MissingKLError, match=r"register_kl\(Truncated, parameters, formula\)"):
+        divergences_of(other)
+
+
+class TruncatedPolicy(ActorCriticPolicy):
+    def _build(self, lr_schedule: Any) -> None:
+        self.action_dist: Any = density_of_its_own(DiagGaussianDistribution)(1)
+        super()._build(lr_schedule)
+
+
+def test_a_policy_with_a_density_of_its_own_has_no_penalty() -> None:
+    with pytest.raises(MissingKLError, match="Truncated"):
+        small(PPOFixedKL, noise_envs(BOX), TruncatedPolicy)
 
 
 def test_a_kl_that_is_not_summed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,10 +89,19 @@ def test_a_buffer_that_hides_its_rows_serves_those_without_a_penalty(variant: An
 @pytest.mark.parametrize("fast", [False, "auto"])
 @pytest.mark.parametrize("distribution", ["gaussian", "squashed_gaussian", "beta"])
 def test_a_box_of_integers(distribution: str, fast: Any) -> None:
-    """The actions that were drawn are stored with their fractions, so the ratio to the policy that drew them is 1."""
-    env = noise_envs(spaces.Box(-2, 3, (2,), np.int64))
+    """The actions that were drawn are stored with their fractions, so the ratio to the policy that drew them is 1.
+
+    A bounded distribution has its bounds from the space, so environments and ``predict`` get elements of it.
+    """
+    space, taken = spaces.Box(-2, 3, (2,), np.int64), list[np.ndarray]()
+    env = noise_envs(space)
+    step = env.step_async
+    env.step_async = lambda actions: (taken.extend(actions), step(actions))[1]  # type: ignore[method-assign]
     arguments: dict[str, Any] = {"policy_kwargs": {"distribution": distribution}, "learning_rate": 0.0, "fast": fast}
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=1, device="cpu", **arguments)
     model.learn(32)
     assert (model.rollout_buffer.actions % 1 > 0).all()
+    if distribution != "gaussian":
+        predicted = model.predict(np.ones((20, *model.observation_space.shape), np.float32))[0]
+        assert len(taken) == 32 and all(space.contains(action) for action in [*taken, *predicted])
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)

@@ -290,9 +290,8 @@ class TorchUpdate:
             self._average_gradient()
         self._note(gradient=th.nn.utils.clip_grad_norm_(self._descent.parameters, self._descent.max_grad_norm))
         optimizer.step()
-        decay, proximal = self._plan.objective.proximal_decay, self._plan.proximal
-        if proximal is not None and decay is not None and self._descent.of_policy:
-            proximal.follow(self._descent.parameters, decay)
+        if self._plan.proximal is not None and self._descent.of_policy:
+            self._plan.proximal.follow(self._descent.parameters, self._plan.proximal_decay)
 
     def _average_gradient(self) -> None:
         """Average the gradient over the processes, as one vector, also of parameters that some of them do not use."""

@@ -28,23 +28,24 @@ class EWMA(Objective):
     objective E[(pi_prox / pi_old) min(r A, clip(r, 1 - eps, 1 + eps) A)].
 
     :param objective: the objective; by default that of the paper
-    :param decay: the decay of the average per gradient step of the policy, in [0, 1]; with 0, pi_prox is always pi
+    :param decay: the decay of the average per gradient step of the policy, in [0, 1]; with 0, pi_prox is always pi. By
+        default, it is m / (m + 1) with the number m of minibatches of an update, in all epochs. The paper's 0.889 is
+        that of 8 minibatches
     :raises ArgumentError: (a ``ValueError``) if one has a value that is not allowed
     """
 
     objective: Objective = OF_THE_PAPER
-    decay: float = 0.889
+    decay: float | None = None
 
     def __post_init__(self) -> None:
         instance("an instance of a class derived from Objective", Objective).check("objective", self.objective)
-        FRACTION.check("decay", self.decay)
-        if self.objective.proximal_decay is not None:
+        FRACTION.or_none().check("decay", self.decay)
+        if isinstance(self.objective, EWMA):
             raise ArgumentError(f"objective={self.objective} is an EWMA already: pass the objective that it is around")
 
-    @property
-    def proximal_decay(self) -> float:  # type: ignore[override]
-        """The decay."""
-        return self.decay
+    def decay_over(self, minibatches: int) -> float:
+        """Return the decay in an update with so many minibatches."""
+        return minibatches / (minibatches + 1) if self.decay is None else float(self.decay)
 
     @property
     def needs_kl(self) -> bool:  # type: ignore[override]
@@ -70,8 +71,8 @@ class EWMA(Objective):
         self.objective.check_distribution(distribution)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of the objective within, and the decay."""
-        return {**self.objective.coefficients(), "proximal_decay": self.decay}
+        """Return the coefficients of the objective within."""
+        return self.objective.coefficients()
 
     def at(self, progress_remaining: float) -> "EWMA":
         """Return the same with the objective within for one update."""

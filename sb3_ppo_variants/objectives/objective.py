@@ -141,8 +141,6 @@ class Objective(ABC):
     """eps, if the objective clips r(theta); ``train/clip_fraction`` is computed with it."""
     stop: EarlyStop | None = None
     """What ends an update early, unless the model has its own ``stop`` or ``target_kl``."""
-    proximal_decay: float | None = None
-    """Set by :class:`~sb3_ppo_variants.objectives.EWMA`, which replaces the old policy by an average of policies."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> th.Tensor:

@@ -191,13 +191,16 @@ class BoxActions(ActionHead):
     def unscale_action(self, scaled_action: np.ndarray) -> np.ndarray:
         """Scale actions from [-1, 1] to the bounds of the action space, which rounding does not exceed.
 
+        In a space of integers, they become integers.
+
         :param scaled_action: shape ``(batch, ...)``
         """
         assert isinstance(self.action_space, spaces.Box)
         low, high = float_bounds(self.action_space)
         # SB3 subtracts integers in their type, where they may wrap.
         within: np.ndarray = np.clip(low + 0.5 * (scaled_action + 1.0) * (high - low), low, high)
-        return within
+        is_integer = np.issubdtype(self.action_space.dtype, np.integer)
+        return np.rint(within).astype(self.action_space.dtype) if is_integer else within
 
 
 class HybridActions(ActionHead):

@@ -89,7 +89,7 @@ POLICY_RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("features_extractor_kwargs", "optimizer_kwargs"), instance("a dict", dict).or_none()),
     **dict.fromkeys(("ortho_init", "full_std", "use_expln", "squash_output"), FLAG),
     **dict.fromkeys(("share_features_extractor", "normalize_images"), FLAG),
-    **dict.fromkeys(KEYS, Rule("a list of at least one key of the observations", _is_keys)),
+    **dict.fromkeys(KEYS, Rule("a list of at least one key of the observations", _is_keys).or_none()),
     **dict.fromkeys(OF_PARTS, instance("a dict by the names of parts of the actions", Mapping).or_none()),
 }
 

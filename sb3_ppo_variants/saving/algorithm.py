@@ -177,7 +177,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
             for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
                 read.pop(name, None)
-            values = {"verbose": 0, **from_env, **read, **given}
+            values = {"verbose": 0, **from_env, **_as_attributes(read), **given}
             if isinstance(policy := values["policy_class"], str):
                 values["policy_class"] = cls.policy_aliases.get(policy, policy)
             if "_stats_window_size" in {**objects, **given}:

@@ -12,7 +12,7 @@ from recurrence import SMALL, ragged_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
 
-from helpers import BOX, KEYS, PRIVILEGED, noise_envs, small
+from helpers import BOX, KEYS, PRIVILEGED, flat_weights, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.native import networks
 from sb3_ppo_variants.policies.kind import kind_of
@@ -109,6 +109,16 @@ def test_rollouts_are_those_of_the_policy(n_envs: int) -> None:
         th.testing.assert_close(batch.old_log_prob, log_prob, rtol=1e-5, atol=1e-5)
 
 
+@policies
+@pytest.mark.parametrize("name", ["actor_keys", "critic_keys"])
+def test_none_stands_for_all_observations(policy: str, name: str) -> None:
+    other = {"actor_keys": ["sensors"], "critic_keys": ["mass"]}
+    del other[name]
+    given, left_out = made(policy, keys={**other, name: None}), made(policy, keys=other)
+    assert given.policy._keys == left_out.policy._keys and len(given.policy._keys[name]) == 3
+    assert th.equal(flat_weights(made(policy, keys={name: None})), flat_weights(made(policy, keys={})))
+
+
 def test_without_keys_the_policy_is_sb3s() -> None:
     models = [small(cls, noise_envs(BOX, PRIVILEGED)) for cls in (PPO, PPOClip)]
     assert type(models[0].policy) is type(models[1].policy)
@@ -119,7 +129,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"critic_keys": ["gear", "speed"]}, "no observation 'speed'; the environment has 'gear', 'mass', 'sen"),
     "empty": ({"actor_keys": []}, r"\['actor_keys'\]=\[\] is not allowed; allowed: a list of at least one key"),
     "string": ({"actor_keys": "gear"}, r"\['actor_keys'\]='gear' is not allowed; allowed: a list"),
-    "None": ({"critic_keys": None}, r"\['critic_keys'\]=None is not allowed; allowed: a list"),
     "shared": ({**KEYS, "share_features_extractor": True}, "share_features_extractor=True does not go with actor_keys"),
 }
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from resuming import KillAt, Killed, pendulums, state, steps
 from scipy.interpolate import interp1d
@@ -76,6 +77,14 @@ def test_jobs_that_are_killed(workers: Any, tmp_path: Path) -> None:
     assert state(cut) == state(whole)
     cut.env.close()
     whole.env.close()
+
+
+def test_numbers_of_numpy_are_the_same_arguments(tmp_path: Path) -> None:
+    submitted(PPOClip, tmp_path, total=64)
+    same: dict[str, Any] = {"n_steps": np.int64(16), "gamma": np.float64(0.99), "use_sde": np.bool_(False)}
+    start(PPOClip, tmp_path, **same, normalize_advantage=np.bool_(True), max_grad_norm=np.float32(0.5))
+    with pytest.raises(ArgumentError, match=r"^gamma=0.98, but the run in .* has 0.99"):
+        start(PPOClip, tmp_path, gamma=np.float64(0.98))
 
 
 def falling(progress: float) -> float:

@@ -141,7 +141,7 @@ class NativeUpdate:
         self._proximal = library.Proximal()
         if plan.proximal is not None:
             self._plan = replace(plan, objective=within(plan.objective))
-            self._average, self._proximal = self._read_proximal(plan.proximal, plan.objective.proximal_decay)
+            self._average, self._proximal = self._read_proximal(plan.proximal)
 
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
@@ -181,14 +181,14 @@ class NativeUpdate:
             per_sample_size=per_sample_size, reverse=objective.needs_kl,  # It may read both directions of the KL.
         )  # fmt: skip
 
-    def _read_proximal(self, proximal: ProximalPolicy, decay: float | None) -> tuple[np.ndarray, library.Proximal]:
+    def _read_proximal(self, proximal: ProximalPolicy) -> tuple[np.ndarray, library.Proximal]:
         """Read the policy that an EWMA keeps close to, which follows the parameters that the first descent trains."""
         plan, part = self._plan, self._parts[self._plan.descents[0].optimizer]
         average = proximal.average.numpy().astype(self._dtype)
         library.fitting(average, "average", self._dtype, len(part.vector))
         networks = Architecture(plan.kind.policy, arrays_of(plan.parameters) | part.views(average)).structure
         return average, library.Proximal(
-            networks=library.as_array([networks]), average=average, decay=decay,
+            networks=library.as_array([networks]), average=average, decay=plan.proximal_decay,
             total_weight=float(proximal.total_weight),
         )  # fmt: skip
 
