@@ -28,6 +28,7 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
+from sb3_ppo_variants.update import UpdatePlan, parameters_in
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 # The aliases that say which observations they are for. An alias of a subclass may stand for any policy.
@@ -111,6 +112,23 @@ def _warn_of_lost_fractions(env: VecEnv) -> None:
                 "stores as integers: the model learns from other observations than it acts on. Wrap each environment "
                 "in gymnasium.wrappers.DtypeObservation(env, np.float32), or do not normalize these observations"
             )
+
+
+def warn_of_untrained(plan: UpdatePlan, known: Sequence[str]) -> Sequence[str]:
+    """Warn if no optimizer has parameters of the policy that require gradients.
+
+    :param known: those that there was a warning of
+    :return: the names of all of them
+    """
+    trained = {id(each) for optimizer in plan.optimizers for each in parameters_in(optimizer)}
+    names = [name for name, each in plan.parameters.items() if each.requires_grad and id(each) not in trained]
+    if names and names != known:
+        warnings.warn(
+            f"no optimizer has the policy's parameters {', '.join(names)}, so they are not trained. If they were "
+            "replaced, make the optimizer anew, as in model.policy.optimizer = torch.optim.Adam(model.policy.parameters"
+            "(), eps=1e-5), or else set their requires_grad to False"
+        )
+    return names
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
-from stable_baselines3.common.utils import update_learning_rate
 from stable_baselines3.common.vec_env import VecEnv
 from torch.optim import Optimizer
 
@@ -51,7 +50,16 @@ from sb3_ppo_variants.saving.checkpoint import describe_arguments
 from sb3_ppo_variants.separate import separate
 from sb3_ppo_variants.snapshot import Snapshot
 from sb3_ppo_variants.statistics import LOGGED, check_finite_parameters
-from sb3_ppo_variants.update import Descent, DescentResult, NormalizeAdvantage, Update, UpdatePlan, Updates, divide
+from sb3_ppo_variants.update import (
+    Descent,
+    DescentResult,
+    NormalizeAdvantage,
+    Update,
+    UpdatePlan,
+    Updates,
+    divide,
+    set_step_size,
+)
 
 SelfPPO = TypeVar("SelfPPO", bound="PPOBase")
 SB3S = inspect.signature(OnPolicyAlgorithm).parameters.keys()
@@ -100,6 +108,8 @@ class PPOBase(SavedAlgorithm):
     # What lr_schedule was made of, and the distributions of the last rollout.
     _scheduled: object
     old_policy: OldPolicy | None = None
+    # The parameters that no optimizer trains, as far as there was a warning of them.
+    _untrained: Sequence[str] = ()
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -304,6 +314,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
+        self._untrained = checks.warn_of_untrained(plan, self._untrained)
         modules = [self.policy] if plan.proximal is None else [self.policy, plan.proximal]
         with Snapshot(self, modules, plan.optimizers) as snapshot:
             if plan.proximal is not None:
@@ -311,7 +322,7 @@ class PPOBase(SavedAlgorithm):
             self.policy.set_training_mode(True)
             results, kl = self._run(engine.update(plan), plan)
             for descent, result in zip(plan.descents, results, strict=True):
-                update_learning_rate(descent.optimizer, result.learning_rate)
+                set_step_size(descent.optimizer, result.learning_rate)
             values = self._values(plan, results, kl)
             if plan.processes.size > 1:
                 check_same_weights(self.policy.parameters(), plan.processes)
@@ -423,7 +434,7 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy"]
+        return [*super()._excluded_save_params(), "_division", "_scheduled", "_untrained", "old_policy"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

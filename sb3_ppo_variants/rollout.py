@@ -4,7 +4,7 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -68,12 +68,6 @@ class OldPolicy:
     def of(self, buffer: RolloutBuffer) -> Parameters | None:
         """Return the parameters, if these are the distributions of the rollout in a buffer."""
         return self.parameters if buffer.rewards is self.rewards else None
-
-
-def stack_steps(steps: Sequence[Parameters]) -> Parameters:
-    """Arrange the parameters of each step, one row per environment, in the order of the rows of a rollout."""
-    columns = (th.stack(tensors, dim=1) for tensors in zip(*steps, strict=True))
-    return tuple(column.flatten(0, 1) for column in columns)
 
 
 def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[Read, np.ndarray | None]]:

@@ -15,7 +15,7 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies.kind import first_state
 from sb3_ppo_variants.saving import register_plain
-from sb3_ppo_variants.update import JOINT, Descent, DescentResult, Trained, Updates
+from sb3_ppo_variants.update import JOINT, Descent, DescentResult, Trained, Updates, parameters_in
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class SeparateUpdates(Updates):
 
         :raises ArgumentError: if one of them has no parameter that requires a gradient
         """
-        if not set(_parameters_in(model.value_optimizer)) <= set(model.policy.parameters()):
+        if not set(parameters_in(model.value_optimizer)) <= set(model.policy.parameters()):
             self.prepare(model)  # The model has another policy than before.
-        of_policy, of_value = map(_parameters_in, (model.policy.optimizer, model.value_optimizer))
+        of_policy, of_value = map(parameters_in, (model.policy.optimizer, model.value_optimizer))
         for outputs, parameters in (("actions", of_policy), ("values", of_value)):
             if not any(parameter.requires_grad for parameter in parameters):
                 raise _untrained(outputs)
@@ -108,10 +108,6 @@ def separate(updates: Updates | Values | None) -> Updates | None:
         return updates
     check_names("updates", updates, SeparateUpdates, ())
     return SeparateUpdates(**updates)
-
-
-def _parameters_in(optimizer: Optimizer) -> list[th.nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _untrained(outputs: str) -> ArgumentError:

@@ -54,6 +54,31 @@ def rollout_normalizer(
     return lambda given: (given - mean) / scale
 
 
+def parameters_in(optimizer: Optimizer) -> list[nn.Parameter]:
+    """List the parameters that an optimizer trains."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def set_step_size(optimizer: Optimizer, step_size: float) -> None:
+    """Set the step size of an optimizer's first group of parameters. Those of the others keep their ratios to it.
+
+    :raises ArgumentError: if the first group alone has begun with a step size of 0, to which there is no ratio
+    """
+    first, *others = groups = optimizer.param_groups
+    if others:
+        for group in groups:  # Where PyTorch's schedules keep it too: no ratio survives a step size of 0.
+            group.setdefault("initial_lr", group["lr"])
+        begun = first["initial_lr"]
+        for group in others:
+            if begun == 0 and group["initial_lr"] != 0:
+                raise ArgumentError(
+                    "policy.optimizer: its first group of parameters has a step size of 0, so those of the others have "
+                    "no ratio to it: begin with another group"
+                )
+            group["lr"] = step_size * (group["initial_lr"] / begun if begun else 1.0)
+    first["lr"] = step_size
+
+
 @dataclass(frozen=True)
 class Descent:
     """Passes over the rollout that minimise the loss, or part of it, with one optimizer.

@@ -1,5 +1,7 @@
 """Policies with parameters that are not trained."""
 
+import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import BOX, noise_envs
+from helpers import BOX, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 
@@ -42,3 +44,35 @@ def test_a_network_that_is_not_trained_is_refused(policy: Any, outputs: str) -> 
     after = model.learn(16).policy.state_dict()
     changed = {name for name, weight in after.items() if not th.equal(before[name], weight)}
     assert changed == {name for name in before if any(part in name for part in policy.trained)}
+
+
+def other_deviations(policy: Any) -> None:
+    policy.log_std = th.nn.Parameter(th.zeros(2))
+
+
+def other_layer(policy: Any) -> None:
+    policy.action_net = th.nn.Linear(64, 2)
+
+
+def optimizer_of_others(policy: Any) -> None:
+    policy.optimizer = th.optim.Adam(policy.value_net.parameters())
+    policy.mlp_extractor.requires_grad_(False)
+
+
+UNTRAINED: dict[Callable[[Any], None], str] = {
+    other_deviations: "log_std",
+    other_layer: "action_net.weight, action_net.bias",
+    optimizer_of_others: "log_std, action_net.weight, action_net.bias",
+}
+
+
+@pytest.mark.parametrize("change", UNTRAINED)
+@pytest.mark.parametrize("fast", [False, "auto"])
+def test_there_is_one_warning_of_parameters_that_no_optimizer_has(change: Callable[[Any], None], fast: Any) -> None:
+    model = small(fast=fast)
+    change(model.policy)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.learn(64).learn(32)
+    (warning,) = caught
+    assert f"no optimizer has the policy's parameters {UNTRAINED[change]}, so they are not" in str(warning.message)

@@ -1,5 +1,6 @@
 """Rollout buffers with the distribution parameters of the old policy."""
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, collect, noise_envs, with_old_parameters
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, collect, noise_envs, small, with_old_parameters
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollout import draw_minibatches
 
@@ -105,3 +107,19 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
         predicted = model.predict(np.ones((20, *model.observation_space.shape), np.float32))[0]
         assert len(taken) == 32 and all(space.contains(action) for action in [*taken, *predicted])
     assert model.logger.name_to_value["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_rollout_keeps_no_tensors_of_each_step() -> None:
+    """Many small tensors would pin the memory of the large ones that are freed between them."""
+
+    class Counting(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_end(self) -> None:
+            # A Gaussian has two of the shape of a step.
+            self.small = sum(type(each) is th.Tensor and each.shape == (N_ENVS, 2) for each in gc.get_objects())
+
+    counting = Counting()
+    small(env=noise_envs(BOX, n_envs=N_ENVS), fast=False, n_steps=64).learn(64 * N_ENVS, callback=counting)
+    assert counting.small < 64

@@ -4,11 +4,14 @@ from math import sqrt
 from typing import Any
 
 import pytest
+import torch as th
+from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import BOX, LogRecorder, assert_same_weights, noise_envs
-from sb3_ppo_variants import ArgumentError, PPOClip, PPOFixedKL
+from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, small
+from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOClip, PPOFixedKL
 
 NAMES = [
     "learning_rate", "clip_range", "clip_range_vf", "kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl",
@@ -96,3 +99,56 @@ def test_another_call_of_learn_begins_anew() -> None:
     model = PPOClip("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, gae_lambda=LinearSchedule(0.8, 0.4, 1.0))
     model.learn(128).learn(128, callback=log)
     assert [logged["train/gae_lambda"] for logged in log.updates] == pytest.approx([0.8, 0.6])
+
+
+def in_groups(parameters: Any, lr: float = 1e-3, **others: Any) -> th.optim.Optimizer:
+    """Make an optimizer with four times the step size for the second half of the parameters."""
+    first, second = th.tensor_split(th.arange(len(parameters := [*parameters])), 2)
+    groups = [{"params": [parameters[i] for i in part], "lr": rate} for part, rate in ((first, lr), (second, 4 * lr))]
+    return th.optim.Adam(groups, **others)
+
+
+class Grouped(ActorCriticPolicy):
+    def _build(self, lr_schedule: Any) -> None:
+        super()._build(lr_schedule)
+        self.optimizer = in_groups(self.parameters(), eps=1e-5)
+
+
+class FourTimes(PPO):
+    """SB3's, with the step sizes of :func:`in_groups`."""
+
+    def _update_learning_rate(self, optimizers: Any) -> None:
+        super()._update_learning_rate(optimizers)
+        optimizers.param_groups[1]["lr"] = 4 * optimizers.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize("way", ["_build", "optimizer_class", "attribute"])
+@pytest.mark.parametrize("fast", [False, "auto"])
+def test_groups_of_parameters_keep_the_ratios_of_their_step_sizes(fast: Any, way: str) -> None:
+    rate = LinearSchedule(2e-3, 0.0, 1.0)
+    models = []
+    for cls, arguments in ((PPOClip, {"fast": fast}), (FourTimes, {})):
+        if way == "optimizer_class":
+            arguments["policy_kwargs"] = {"optimizer_class": in_groups}
+        model = small(cls, policy=Grouped if way == "_build" else None, learning_rate=rate, **arguments)
+        if way == "attribute":
+            model.policy.optimizer = in_groups(model.policy.parameters(), eps=1e-5)
+        for _ in range(2):  # The first call ends at a step size of 0.
+            model.learn(64)
+        models.append(model)
+    assert_same_weights(*models)
+
+
+@pytest.mark.parametrize("every", ["update", "minibatch"])
+def test_groups_of_parameters_keep_their_ratios_where_the_kl_adapts_the_step_size(every: Any) -> None:
+    model = small(learning_rate=KLAdaptive(every=every), policy_kwargs={"optimizer_class": in_groups}).learn(96)
+    first, second = (group["lr"] for group in model.policy.optimizer.param_groups)
+    assert first != 3e-4 and second == 4 * first
+
+
+def test_a_first_group_without_a_step_size_is_refused() -> None:
+    model = small()
+    model.policy.optimizer = in_groups(model.policy.parameters())
+    model.policy.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ArgumentError, match="begin with another group"):
+        model.learn(32)

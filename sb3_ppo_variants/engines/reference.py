@@ -12,7 +12,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.utils import obs_as_tensor, update_learning_rate
+from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ppo_variants import losses
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
@@ -24,9 +24,9 @@ from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
 from sb3_ppo_variants.processes import normalize_together
-from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches, stack_steps
+from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches
 from sb3_ppo_variants.statistics import MinibatchStatistics
-from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer
+from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_normalizer, set_step_size
 
 # The policy to which an objective compares the current one in a minibatch, pi_old or the pi_prox of an EWMA: its
 # log-probabilities, and the parameters of its distributions, ``None`` if they are those of the rollout.
@@ -67,7 +67,9 @@ class TorchCollector:
         self._acting = kind.acting(model)
         self._buffer = buffer
         self._bounds = bounds_of(kind.policy)
-        self._parameters: list[Parameters | None] = []
+        # Allocated once, because many small tensors would pin the memory that is freed between them.
+        self._parameters: Parameters | None = None
+        self._step: int
         self._acted: Acted
         self._actions: np.ndarray
         self._seen: dict[str, object]
@@ -88,7 +90,7 @@ class TorchCollector:
         actions = acted.actions.cpu().numpy()
         clipped_actions = bring_into_bounds(policy, self._bounds, actions)
         check_finite(clipped_actions, "action")
-        self._acted, self._actions = acted, actions
+        self._step, self._acted, self._actions = step, acted, actions
         self._seen = {
             "obs_tensor": obs_tensor,
             "actions": actions,
@@ -111,7 +113,14 @@ class TorchCollector:
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
         self._buffer.add(observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns)
-        self._parameters.append(acted.parameters)
+        if self._step == 0 and acted.parameters is not None:
+            rows = self._buffer.n_envs, self._buffer.buffer_size
+            self._parameters = tuple(each.new_empty((*rows, *each.shape[1:])) for each in acted.parameters)
+        if acted.parameters is None or self._parameters is None:
+            self._parameters = None
+            return
+        for kept, now in zip(self._parameters, acted.parameters, strict=True):
+            kept[:, self._step] = now
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         self.read()
@@ -121,8 +130,7 @@ class TorchCollector:
         return values
 
     def old_parameters(self) -> Parameters | None:
-        known = [parameters for parameters in self._parameters if parameters is not None]
-        return stack_steps(known) if len(known) == len(self._parameters) else None
+        return None if self._parameters is None else tuple(each.flatten(0, 1) for each in self._parameters)
 
 
 class TorchUpdate:
@@ -172,7 +180,7 @@ class TorchUpdate:
         self._measured: dict[str, list[th.Tensor]] = {}
         stop, adaptive, rate = descent.stop, descent.adaptive, descent.learning_rate
         epochs, stopped, exceeded = 0, 0, 0.0
-        update_learning_rate(descent.optimizer, rate)
+        set_step_size(descent.optimizer, rate)
         while epochs < descent.epochs:
             epochs += 1
             self._last_epoch = len(self._measured.get("loss", ()))
@@ -184,7 +192,7 @@ class TorchUpdate:
                         break
                     if adaptive is not None and len(self._measured["loss"]) > 1:  # In the first, the KL is 0.
                         rate = adaptive.adapted(rate, self._latest("kl"))
-                        update_learning_rate(descent.optimizer, rate)
+                        set_step_size(descent.optimizer, rate)
                     self.step(loss)
             if stopped and stop is not None and stop.ends == "update":
                 break

@@ -88,6 +88,14 @@ def test_continuous_actions_are_drawn_from_their_distribution(name: str) -> None
     np.testing.assert_allclose(correlations, np.eye(4), atol=0.08)
 
 
+@pytest.mark.parametrize("distribution", [{}, {"distribution": "squashed_gaussian"}, {"std": "state"}])
+def test_a_policy_in_double_precision_is_updated_with_the_actions_that_it_took(distribution: dict[str, str]) -> None:
+    model = small(fast=True, learning_rate=0.0, policy_kwargs={"log_std_init": -22.0, **distribution})
+    model.policy.double()
+    model.learn(32)
+    assert abs(model.logger.name_to_value["train/approx_kl"]) < 1e-9
+
+
 def test_hybrid_actions_are_drawn_from_their_distributions() -> None:
     """Standardised actions have mean 0, variance 1 and no correlations, over all parts and from state to state."""
     model = rolled_out(noise_envs(FOUR, n_envs=3), fast=True, n_steps=2000)

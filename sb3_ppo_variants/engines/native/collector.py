@@ -28,15 +28,23 @@ from sb3_ppo_variants.update import UpdatePlan
 
 # Before NumPy 2, an array in single precision divided by a number in double precision stays in single precision.
 PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
+# From so many environments on, one step of NumPy is faster than as many of Python.
+MANY_ENVS = 48
 
 
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
-    """Compute the same as the buffer's method of this name, with the recursion over time on plain Python floats.
+    """Compute the same as the buffer's method of this name, for few environments on plain Python floats.
 
     :param buffer: a full buffer; its ``advantages`` and ``returns`` are filled
     :param last_values: values of the states after the last step, shape ``(n_envs,)``
     :param dones: whether the last step ended an episode, shape ``(n_envs,)``
     """
+    if buffer.n_envs >= MANY_ENVS:
+        buffer.compute_returns_and_advantage(th.from_numpy(last_values), dones)
+        return
+    if buffer.n_envs >= MANY_ENVS:
+        buffer.compute_returns_and_advantage(th.from_numpy(last_values), dones)
+        return
     next_values = np.concatenate([buffer.values[1:], last_values[None]])
     continues = np.concatenate([1 - buffer.episode_starts[1:], 1 - dones[None].astype(np.float32)])
     deltas = buffer.rewards + buffer.gamma * next_values * continues - buffer.values
@@ -110,6 +118,8 @@ class NativeCollector:
         self._first_noise = self._acting.noise
         self._run = library.with_memory(f"ppo_act_{dtype}", self._networks, self._acting)
 
+        if buffer.actions.dtype.kind == "f":  # Updates evaluate what it keeps, as far as its type can hold it.
+            buffer.actions = buffer.actions.astype(np.promote_types(buffer.actions.dtype, dtype), copy=False)
         # Discrete actions and observations have an additional dimension in the buffer.
         self._actions_in_buffer = _like(buffer.actions, n_envs, policy.action_space)
         self._observations_in_buffer: Any = map_parts(
