@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help install native compare table1 train test lint types unit test-slow test-native test-newest fuzz \
 	test-upstream test-upstream-contrib learning throughput throughput-bars stepping peers gallery docs \
-	docs-serve docs-links clean
+	docs-look docs-serve docs-links clean
 
 help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -122,6 +122,9 @@ gallery: $(INSTALLED)  ## Train with the recipes and write docs/reports/gallery;
 
 docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+docs-look: docs  ## List the tables and code of the site that Chromium cuts off, on a desk and on a phone
+	$(BIN)/python docs/measure.py docs/_build/html
 
 docs-serve: docs  ## Serve the documentation site on http://127.0.0.1:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory docs/_build/html 8000

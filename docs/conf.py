@@ -2,9 +2,10 @@
 
 import re
 import sys
+from html import escape
 from pathlib import Path
 
-from docutils.nodes import SkipNode, math, math_block
+from docutils.nodes import SkipNode, document, entry, math, math_block, row, table, tbody, thead
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 from ziamath import Latex
@@ -99,6 +100,36 @@ def visit_math_block(self: HTML5Translator, node: math_block) -> None:
     raise SkipNode
 
 
+# In a long name, and not within a tag.
+BREAKS = re.compile(r"(?<=[a-z_][._/=])(?=\w[^<>]*</span>)")
+
+
+def name_columns(app: Sphinx, tree: document, page: str) -> None:
+    """Give each cell the name of its column, which a phone shows beside it."""
+    for each in tree.findall(table):
+        names = [cell.astext() for head in each.findall(thead) for cell in head.findall(entry)]
+        for line in (line for body in each.findall(tbody) for line in body.findall(row)):
+            for name, cell in zip(names[1:], [*line.findall(entry)][1:], strict=False):
+                cell["column"] = name
+
+
+class Translator(HTML5Translator):
+    """Writes the names of columns into the cells of tables, and lets lines break within long names there."""
+
+    def depart_entry(self, node: entry) -> None:
+        """End a cell."""
+        self.body[self.cell :] = [BREAKS.sub("<wbr>", part) for part in self.body[self.cell :]]
+        super().depart_entry(node)
+
+    def visit_entry(self, node: entry) -> None:
+        """Begin a cell."""
+        super().visit_entry(node)
+        if "column" in node:
+            begin, _, rest = self.body[-1].partition(">")
+            self.body[-1] = f'{begin} data-column="{escape(node["column"])}">{rest}'
+        self.cell = len(self.body)
+
+
 def write_records(app: Sphinx, error: Exception | None) -> None:
     """Write the data of the page "Explorer" into the site."""
     if error is None and app.builder.format == "html":
@@ -106,7 +137,9 @@ def write_records(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Register the renderer, the filter of reports and the writer of the explorer's data; called by Sphinx."""
+    """Register the parts above; called by Sphinx."""
     app.add_html_math_renderer("svg", (visit_math, None), (visit_math_block, None))
+    app.set_translator("html", Translator)
+    app.connect("doctree-resolved", name_columns)
     app.connect("source-read", leave_out_missing_files)
     app.connect("build-finished", write_records)
