@@ -231,7 +231,9 @@ def bootstrap(rewards: np.ndarray, dones: np.ndarray, infos: list[Info], gamma: 
     for i in np.flatnonzero(dones).tolist():
         terminal = infos[i].get("terminal_observation")
         if terminal is not None and infos[i].get("TimeLimit.truncated", False):
-            rewards[i] += gamma * collector.terminal_value(terminal, i)
+            value = collector.terminal_value(terminal, i)
+            with np.errstate(all="ignore"):
+                rewards[i] += gamma * value
 
 
 def _last_observations(model: OnPolicyAlgorithm) -> Observations:

@@ -202,6 +202,7 @@ def mean_and_variance(numbers: th.Tensor, processes: Processes) -> tuple[float, 
     return together.item(), (variances + (means - together) ** 2).mean().item()
 
 
+@np.errstate(all="ignore")
 def explained_variance(values: np.ndarray, returns: np.ndarray, processes: Processes) -> float:
     """Compute SB3's ``explained_variance`` for the predictions of all processes, each of which has the same number."""
     if processes.size == 1:

@@ -36,6 +36,7 @@ NormalizeAdvantage: TypeAlias = bool | Literal["minibatch", "rollout"]
 TensorOrArray = TypeVar("TensorOrArray", th.Tensor, np.ndarray)
 
 
+@np.errstate(all="ignore")
 def rollout_normalizer(
     advantages: np.ndarray, processes: Processes = ALONE
 ) -> Callable[[TensorOrArray], TensorOrArray]:
@@ -51,7 +52,7 @@ def rollout_normalizer(
     if processes.size > 1:
         mean, variance = mean_and_variance(th.from_numpy(advantages), processes)
         scale = math.sqrt(variance) + ADVANTAGE_EPSILON
-    return lambda given: (given - mean) / scale
+    return np.errstate(all="ignore")(lambda given: (given - mean) / scale)
 
 
 def parameters_in(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -126,7 +126,8 @@ class TorchCollector:
         self.read()
         with th.no_grad():
             values = self._acting.last_values(obs_as_tensor(observations, self._model.device), dones)
-        self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
+        with np.errstate(all="ignore"):
+            self._buffer.compute_returns_and_advantage(last_values=values, dones=dones)
         return values
 
     def old_parameters(self) -> Parameters | None:

@@ -18,7 +18,7 @@ from helpers import ACTION_SPACES, BOX, flat_weights, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.choice import choose
 
-pytestmark = pytest.mark.usefixtures("natively")
+pytestmark = [pytest.mark.usefixtures("natively"), pytest.mark.filterwarnings("ignore:no optimizer has the policy's")]
 N_STEPS, CHANGED = 8, 3
 
 

@@ -32,6 +32,7 @@ PROMOTES = (np.ones(1, np.float32) / np.float64(1)).dtype == np.float64
 MANY_ENVS = 48
 
 
+@np.errstate(all="ignore")
 def compute_returns_and_advantage(buffer: RolloutBuffer, last_values: np.ndarray, dones: np.ndarray) -> None:
     """Compute the same as the buffer's method of this name, for few environments on plain Python floats.
 
@@ -133,7 +134,7 @@ class NativeCollector:
     def act(self, step: int, observations: Observations) -> np.ndarray:
         inputs, acting = self._inputs, self._acting
         resample_noise(self._model, self._policy, step, self._buffer.n_envs)
-        if self._are_features and observations.shape == inputs.shape:
+        if self._are_features and observations.shape == inputs.shape and observations.dtype == inputs.dtype:
             inputs[...] = observations
         else:
             features = self._features.compute(observations, self._dtype)
@@ -200,6 +201,7 @@ class NativeCollector:
         compute_once(self._networks, self._dtype, features=features, values=values, rows=len(features))
         return values
 
+    @np.errstate(all="ignore")
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
         buffer, row = self._buffer, self._buffer.pos
@@ -286,8 +288,6 @@ class NormalizedSteps:
         observations, rewards, dones, infos = env.venv.step_wait()
         env.old_obs, env.old_reward = observations, rewards  # type: ignore[assignment]
         normalized = self._observations(observations)
-        if env.training:
-            _update_returns(env, rewards)
         normalized_rewards = _rewards(env, rewards)
         # Flags that are not booleans index the returns in a different way, as they do in SB3.
         if dones.dtype != np.bool_ or True in dones.tolist():
@@ -347,8 +347,11 @@ def _update_returns(env: VecNormalize, rewards: np.ndarray) -> None:
     statistics.count = total
 
 
+@np.errstate(all="ignore")
 def _rewards(env: VecNormalize, rewards: np.ndarray) -> np.ndarray:
-    """Normalise rewards as ``normalize_reward`` does."""
+    """Normalise rewards as ``normalize_reward`` does, after the update of their statistics."""
+    if env.training:
+        _update_returns(env, rewards)
     variance = np.float64(env.ret_rms.var + env.epsilon)
     if not env.norm_reward or rewards.dtype not in library.FLOATS or not variance > 0.0:
         return env.normalize_reward(rewards)

@@ -194,6 +194,7 @@ class Features:
         require(not any(map(is_image_space, parts.values())), "observations are images")
         self._keys, self._spaces = (actor if actor == critic else [*actor, *critic]), parts
 
+    @np.errstate(all="ignore")
     def compute(self, observations: Observations, dtype: np.dtype) -> np.ndarray:
         """Compute contiguous features of shape ``(batch, size)``.
 

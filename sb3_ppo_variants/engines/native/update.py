@@ -50,6 +50,7 @@ class TrainedPart:
     :param descent: the descent
     """
 
+    @np.errstate(all="ignore")
     def __init__(self, names: Mapping[int, str], descent: Descent):
         self._optimizer, parameters = descent.optimizer, descent.parameters
         self.named = dict(zip(map(names.__getitem__, map(id, parameters)), parameters, strict=True))
@@ -84,6 +85,7 @@ class TrainedPart:
             start += parameter.numel()
         return views
 
+    @np.errstate(all="ignore")
     def store(self) -> None:
         """Leave parameters, gradients and the optimizer as if it had made the steps itself, if there were any."""
         if self.adam.steps == self._steps_before:
@@ -143,6 +145,7 @@ class NativeUpdate:
             self._plan = replace(plan, objective=within(plan.objective))
             self._average, self._proximal = self._read_proximal(plan.proximal)
 
+    @np.errstate(all="ignore")
     def _read(self, array: np.ndarray, *shape: int) -> np.ndarray:
         """Read an array of the buffer with a row of this shape for each state, in the type of the networks."""
         buffer = self._plan.buffer
