@@ -100,6 +100,8 @@ class PPOBase(SavedAlgorithm):
     # What lr_schedule was made of, and the distributions of the last rollout.
     _scheduled: object
     old_policy: OldPolicy | None = None
+    # Whether schedules are called. At construction and in files, they are not.
+    _has_begun: bool = False
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -133,14 +135,13 @@ class PPOBase(SavedAlgorithm):
         # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, self.rules)
         self.updates = separate(self.updates)
-        schedules = {n: rule.of_schedule for n, rule in self.rules.items() if rule.of_schedule and hasattr(self, n)}
-        for name, values in schedules.items():
-            if callable(getattr(self, name)):
-                current_value(name, getattr(self, name), 1.0, values)
+        schedules = {name for name, rule in self.rules.items() if rule.of_schedule and hasattr(self, name)}
+        if callable(self.learning_rate):
+            current_value("learning_rate", self.learning_rate, 1.0)
         make_policy_and_buffer(self)
         self._division = divide(self.updates)
         self._division.prepare(self)
-        for name in schedules.keys() - STAY_NUMBERS:
+        for name in schedules - STAY_NUMBERS:
             if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
         plan = self._plan()
@@ -232,11 +233,15 @@ class PPOBase(SavedAlgorithm):
     def current_argument(self, name: str) -> float:
         """Evaluate an argument, a number or a schedule, in the current update.
 
+        Until its first rollout begins, a schedule may read what does not exist yet, so that 1 stands for its value.
+
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
-        rule = self.rules[name]
-        return current_value(name, getattr(self, name), self._current_progress_remaining, rule.of_schedule or rule)
+        rule, value = self.rules[name], getattr(self, name)
+        if callable(value) and not self._has_begun:
+            return 1.0
+        return current_value(name, value, self._current_progress_remaining, rule.of_schedule or rule)
 
     def _settings(self) -> dict[str, str]:
         """Describe what all processes must have in common for the next update, by name."""
@@ -275,6 +280,7 @@ class PPOBase(SavedAlgorithm):
         self.old_policy = None
         self.run.collecting = True  # Until it is complete: an error may cut it short.
         begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
+        self._has_begun = True
         plan = self._plan(rollout_buffer)
         if callable(self.gae_lambda):
             # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
@@ -297,6 +303,7 @@ class PPOBase(SavedAlgorithm):
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
+        self._has_begun = True
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
@@ -416,7 +423,7 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy"]
+        return [*super()._excluded_save_params(), "_division", "_scheduled", "_has_begun", "old_policy"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
