@@ -40,7 +40,7 @@ from sb3_ppo_variants.engines.native.collector import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive
-from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
+from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import EWMA, ProximalPolicy
 from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer
@@ -185,6 +185,7 @@ class PPOBase(SavedAlgorithm):
         if self.clip_range_vf is None:
             if self.value_loss is None:
                 return SquaredError()
+            check_fixed(self.value_loss)
             checks.check_coefficients(self.value_loss, LOGGED - {"clip_range_vf"} | objective.coefficients().keys())
             return self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
