@@ -23,8 +23,9 @@ from sb3_ppo_variants.envs.outputs import OutputCheck, checked_outputs
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
-from sb3_ppo_variants.losses import ValueLoss
+from sb3_ppo_variants.losses import ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
+from sb3_ppo_variants.objectives.ewma import within
 from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
@@ -36,10 +37,11 @@ ALIAS = re.compile(r"(Maskable)?(Mlp|Cnn|MultiInput)(Lstm)?Policy")
 
 
 def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
-    """Let an objective check the distribution of a policy's actions, if it has something to check.
+    """Check that an objective is not learned, and let it check the distribution of a policy's actions.
 
-    :raises ArgumentError: if it does not know the distribution; an objective of a user may raise something else
+    :raises ArgumentError: if it is, or does not know the distribution; an objective of a user may raise something else
     """
+    check_fixed(within(objective))
     if type(objective).check_distribution is Objective.check_distribution:
         return
     with th.no_grad(), without_traces(policy), first_state(policy) as (distribution, _):

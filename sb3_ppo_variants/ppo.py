@@ -39,7 +39,7 @@ from sb3_ppo_variants.engines.native.collector import fast_steps
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdaptive
-from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss
+from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import EWMA, ProximalPolicy
 from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer
@@ -110,6 +110,8 @@ class PPOBase(SavedAlgorithm):
     old_policy: OldPolicy | None = None
     # The parameters that no optimizer trains, as far as there was a warning of them.
     _untrained: Sequence[str] = ()
+    # Whether schedules are called. At construction and in files, they are not.
+    _has_begun: bool = False
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -143,14 +145,13 @@ class PPOBase(SavedAlgorithm):
         # Check again, because load() sets attributes between construction and this call.
         check_settings(self.__dict__, self.rules)
         self.updates = separate(self.updates)
-        schedules = {n: rule.of_schedule for n, rule in self.rules.items() if rule.of_schedule and hasattr(self, n)}
-        for name, values in schedules.items():
-            if callable(getattr(self, name)):
-                current_value(name, getattr(self, name), 1.0, values)
+        schedules = {name for name, rule in self.rules.items() if rule.of_schedule and hasattr(self, name)}
+        if callable(self.learning_rate):
+            current_value("learning_rate", self.learning_rate, 1.0)
         make_policy_and_buffer(self)
         self._division = divide(self.updates)
         self._division.prepare(self)
-        for name in schedules.keys() - STAY_NUMBERS:
+        for name in schedules - STAY_NUMBERS:
             if getattr(self, name) is not None:
                 setattr(self, name, as_schedule(getattr(self, name)))
         plan = self._plan()
@@ -194,6 +195,7 @@ class PPOBase(SavedAlgorithm):
         if self.clip_range_vf is None:
             if self.value_loss is None:
                 return SquaredError()
+            check_fixed(self.value_loss)
             checks.check_coefficients(self.value_loss, LOGGED - {"clip_range_vf"} | objective.coefficients().keys())
             return self.value_loss
         clip_range_vf = self.current_argument("clip_range_vf")
@@ -242,11 +244,15 @@ class PPOBase(SavedAlgorithm):
     def current_argument(self, name: str) -> float:
         """Evaluate an argument, a number or a schedule, in the current update.
 
+        Until its first rollout begins, a schedule may read what does not exist yet, so that 1 stands for its value.
+
         :param name: name of the argument
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
-        rule = self.rules[name]
-        return current_value(name, getattr(self, name), self._current_progress_remaining, rule.of_schedule or rule)
+        rule, value = self.rules[name], getattr(self, name)
+        if callable(value) and not self._has_begun:
+            return 1.0
+        return current_value(name, value, self._current_progress_remaining, rule.of_schedule or rule)
 
     def _settings(self) -> dict[str, str]:
         """Describe what all processes must have in common for the next update, by name."""
@@ -289,6 +295,7 @@ class PPOBase(SavedAlgorithm):
             self.run.turn = Turn(env)
         elif not self.run.turn.is_kept():
             self._last_obs, self._last_episode_starts = begin_again(self), np.ones(env.num_envs, dtype=bool)
+        self._has_begun = True
         plan = self._plan(rollout_buffer)
         if callable(self.gae_lambda):
             # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
@@ -311,6 +318,7 @@ class PPOBase(SavedAlgorithm):
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
+        self._has_begun = True
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
@@ -434,7 +442,8 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "_division", "_scheduled", "_untrained", "old_policy"]
+        own = ["_division", "_scheduled", "_untrained", "_has_begun", "old_policy"]
+        return [*super()._excluded_save_params(), *own]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()

@@ -57,7 +57,7 @@ class SeparateUpdates(Updates):
         # Both have the class and the arguments of the single optimizer that SB3 has created.
         make: Callable[..., Optimizer] = partial(policy.optimizer_class, **policy.optimizer_kwargs)
         policy.optimizer = make(of_policy, lr=model.lr_schedule(1))
-        model.value_optimizer = make(of_value, lr=self._rate(1.0))
+        model.value_optimizer = make(of_value, lr=self._rate(model, 1.0))
 
     def descents(self, model: Trained, stop: EarlyStop | None) -> list[Descent]:
         """Plan a descent for the policy, and one for the value function.
@@ -75,14 +75,16 @@ class SeparateUpdates(Updates):
         value = Descent(
             model.value_optimizer,
             of_value,
-            learning_rate=self._rate(model._current_progress_remaining),
+            learning_rate=self._rate(model, model._current_progress_remaining),
             epochs=self.value_epochs or model.n_epochs,
             max_grad_norm=joint.max_grad_norm if self.value_max_grad_norm is None else self.value_max_grad_norm,
             of_policy=False,
         )
         return [policy, value]
 
-    def _rate(self, progress_remaining: float) -> float:
+    def _rate(self, model: Trained, progress_remaining: float) -> float:
+        if callable(self.value_learning_rate) and not model._has_begun:
+            return 0.0
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
 
     def log(self, results: Sequence[DescentResult]) -> dict[str, float]:

@@ -218,6 +218,7 @@ class Trained(Protocol):
     max_grad_norm: float  # It may also be None, but SB3's annotation says float.
     learning_rate: Any
     _current_progress_remaining: float
+    _has_begun: bool
 
 
 class Updates(ABC):

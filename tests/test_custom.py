@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch as th
 
-from helpers import BOX, LogRecorder, noise_envs, small
+from helpers import BOX, LogRecorder, flat_weights, noise_envs, small
 from sb3_ppo_variants import (
     ArgumentError,
     Batch,
@@ -22,7 +22,7 @@ from sb3_ppo_variants import (
     PPOFixedKL,
     SquaredError,
 )
-from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized
+from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, KLPenalized, Unclipped
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"
 
@@ -161,3 +161,70 @@ def test_the_objectives_of_the_paper_train_as_their_classes_do() -> None:
             other: Any = theirs("MlpPolicy", noise_envs(BOX), 3e-3, 32, 32, 2, seed=1, device="cpu", fast=fast, **own)
             for got, wanted in zip(model.policy.parameters(), other.learn(128).policy.parameters(), strict=True):
                 assert th.equal(got, wanted)
+
+
+class Weighted(Objective):
+    """The ratio times a factor, which is where the test says."""
+
+    def __init__(self, factor: Any):
+        self.factor = factor
+
+    def loss(self, batch: Batch) -> th.Tensor:
+        factor = self.factor
+        factor = factor[0] if isinstance(factor, list) else factor.weight.mean() if callable(factor) else factor
+        return -(factor * batch.ratio * batch.advantages).mean()
+
+
+class WeightedModule(th.nn.Module, Weighted):
+    def __init__(self, factor: Any):
+        super().__init__()
+        self.factor = factor
+
+
+class WeightedError(SquaredError):
+    def __init__(self, factor: Any):
+        vars(self)["factor"] = factor
+
+    def loss(self, values: th.Tensor, old_values: th.Tensor, returns: th.Tensor) -> th.Tensor:
+        return vars(self)["factor"] * super().loss(values, old_values, returns)
+
+
+LEARNABLE = "has a learnable tensor, which no optimizer would train: make it a number"
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("make_part", [Weighted, WeightedModule, WeightedError, lambda f: EWMA(Weighted(f))])
+def test_learnable_coefficients_are_refused_at_construction(make_part: Any, fast: bool) -> None:
+    part = make_part(th.nn.Parameter(th.tensor(1.0)))
+    arguments = {"value_loss": part} if isinstance(part, SquaredError) else {"objective": part}
+    with pytest.raises(ArgumentError, match=LEARNABLE):
+        make(**{"objective": Clipped(0.2), **arguments}, fast=fast)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("hidden", [[th.ones((), requires_grad=True)], th.nn.Linear(2, 2)])
+def test_others_are_refused_at_the_first_update_that_reads_them(hidden: Any, fast: bool) -> None:
+    model = make(Weighted(hidden), fast=fast)
+    weights = flat_weights(model)
+    with pytest.raises(ArgumentError, match=LEARNABLE):
+        model.learn(32)
+    assert th.equal(flat_weights(model), weights)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_network_that_is_not_trained_may_be_read(fast: bool) -> None:
+    frozen = th.nn.Linear(2, 2).requires_grad_(False)
+    th.nn.init.ones_(frozen.weight)
+    learned = make(Weighted(frozen), fast=fast).learn(64)
+    th.testing.assert_close(flat_weights(learned), flat_weights(make(Unclipped(), fast=fast).learn(64)))
+
+
+def test_parameters_of_the_policy_may_be_read_on_the_reference_path() -> None:
+    class Decayed(Unclipped):
+        def loss(self, batch: Batch) -> th.Tensor:
+            return super().loss(batch) + 0.1 * model.policy.action_net.weight.square().sum()
+
+    model = make(Unclipped(), fast=False)
+    model.objective = Decayed()
+    model.learn(32)
+    assert not th.equal(flat_weights(model), flat_weights(make(Unclipped(), fast=False).learn(32)))

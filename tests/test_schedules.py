@@ -1,6 +1,7 @@
 """Schedules follow the remaining progress to the end."""
 
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, small
-from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOClip, PPOFixedKL
+from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOClip, PPOFixedKL, SeparateUpdates
 
 NAMES = [
     "learning_rate", "clip_range", "clip_range_vf", "kl_coef", "ent_coef", "vf_coef", "gae_lambda", "target_kl",
@@ -61,6 +62,15 @@ def test_a_bad_value_is_refused_by_name_at_the_update_that_meets_it(name: str, b
 def test_a_learning_rate_that_is_bad_from_the_start_is_refused_at_construction() -> None:
     with pytest.raises(ArgumentError, match=r"^learning_rate\(1\)=-0.1 is not allowed"):
         PPOClip("MlpPolicy", "CartPole-v1", learning_rate=lambda progress: -0.1)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_others_that_are_bad_from_the_start_are_refused_before_the_first_step(name: str) -> None:
+    arguments: dict[str, Any] = {name: lambda progress: float("nan")}
+    model = PPOFixedKL("MlpPolicy", noise_envs(BOX), n_steps=32, **arguments)
+    with pytest.raises(ArgumentError, match=rf"^{name}\(1\)=nan is not allowed"):
+        model.learn(64)
+    assert model.num_timesteps == 0
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -152,3 +162,28 @@ def test_a_first_group_without_a_step_size_is_refused() -> None:
     model.policy.optimizer.param_groups[0]["lr"] = 0.0
     with pytest.raises(ArgumentError, match="begin with another group"):
         model.learn(32)
+
+
+class Later:
+    """What schedules read, which is set when the run has begun."""
+
+    value: float
+
+
+@pytest.mark.parametrize("when", ["_on_training_start", "_on_rollout_start"])
+@pytest.mark.parametrize("name", [*NAMES[1:], "value_learning_rate"])
+def test_a_schedule_is_first_called_in_learn(name: str, when: str, tmp_path: Path) -> None:
+    """SB3 calls that of the step size alone at construction. A schedule may read what a callback makes."""
+    later = Later()
+    given: dict[str, Any] = {name: lambda progress: later.value}
+    if name == "value_learning_rate":
+        given = {"updates": SeparateUpdates(value_learning_rate=lambda progress: later.value)}
+    model = PPOFixedKL("MlpPolicy", noise_envs(BOX), n_steps=32, n_epochs=1, fast=True, **given)
+    model.save(tmp_path / "model")
+    PPOFixedKL.load(tmp_path / "model")
+    callback = LogRecorder()
+    setattr(callback, when, lambda: setattr(later, "value", 0.25))
+    model.learn(64, callback)
+    assert callback.updates[0][f"train/{name}"] == 0.25
+    if name != "value_learning_rate":
+        assert getattr(model, name)(1.0) == 0.25

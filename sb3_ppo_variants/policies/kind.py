@@ -29,11 +29,9 @@ from sb3_ppo_variants.arguments import (
     COUNT,
     FINITE,
     FLAG,
-    FRACTION,
     Rule,
     Values,
     check_names,
-    current_value,
     instance,
     list_arguments,
 )
@@ -409,7 +407,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     model.policy, kind = model.policy.to(model.device), kind_of(model.policy)
     model.rollout_buffer = buffer_class(
         model.n_steps, model.observation_space, device=model.device, gamma=model.gamma, n_envs=model.n_envs,
-        gae_lambda=current_value("gae_lambda", model.gae_lambda, 1.0, FRACTION),
+        gae_lambda=1.0 if callable(model.gae_lambda) else model.gae_lambda,
         **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
     model.rollout_buffer_class = buffer_class
