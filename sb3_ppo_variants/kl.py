@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 
 import torch as th
 from sb3_contrib.common.maskable.distributions import (
-    MaskableBernoulliDistribution,
     MaskableCategorical,
     MaskableCategoricalDistribution,
     MaskableMultiCategoricalDistribution,
@@ -51,12 +50,6 @@ RenyiFormula: TypeAlias = Callable[[Parameters, Parameters, float], th.Tensor]
 
 # Orders of a Renyi divergence that are so close to 1 are taken as 1, because rounding errors grow like 1 / (a - 1).
 NEARLY_ONE = 1e-6
-# sb3-contrib's masked distributions. That of coins is a multi-categorical one with two categories per dimension.
-MASKED = (
-    MaskableCategoricalDistribution,
-    MaskableMultiCategoricalDistribution,
-    MaskableBernoulliDistribution,
-)
 
 
 class MissingKLError(NotImplementedError):
@@ -225,11 +218,6 @@ def _missing(distribution: Distribution) -> str:
         f"no exact KL is known for the action distribution {name}; give it one with "
         f"sb3_ppo_variants.register_kl({name}, parameters, formula)"
     )
-
-
-def is_masked(distribution: object) -> bool:
-    """Whether the class of a distribution is one of sb3-contrib's masked ones, and not a subclass."""
-    return type(distribution) in MASKED
 
 
 # There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.engines import recognised
 from sb3_ppo_variants.engines.reference import TorchUpdate
 from sb3_ppo_variants.envs.masks import choices
-from sb3_ppo_variants.kl import is_masked
+from sb3_ppo_variants.policies.masked import is_masked
 from sb3_ppo_variants.policies.recurrent import GRULikeLSTM, Recurrent
 from sb3_ppo_variants.rollout import Samples
 from sb3_ppo_variants.update import Descent, DescentResult

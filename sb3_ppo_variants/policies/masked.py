@@ -16,7 +16,12 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from sb3_contrib.common.maskable.buffers import MaskableDictRolloutBuffer, MaskableRolloutBuffer
-from sb3_contrib.common.maskable.distributions import MaskableDistribution, make_masked_proba_distribution
+from sb3_contrib.common.maskable.distributions import (
+    MaskableBernoulliDistribution,
+    MaskableCategoricalDistribution,
+    MaskableDistribution,
+    MaskableMultiCategoricalDistribution,
+)
 from sb3_contrib.common.maskable.policies import (
     MaskableActorCriticCnnPolicy,
     MaskableActorCriticPolicy,
@@ -34,6 +39,7 @@ from stable_baselines3.common.distributions import Distribution, MultiCategorica
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
+from torch.distributions import Categorical
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.envs.masks import check_maskable, choices
@@ -44,18 +50,67 @@ from sb3_ppo_variants.policies.head import Asymmetric, AsymmetricPolicy, HybridA
 from sb3_ppo_variants.policies.kind import PolicyKind, register_kind
 from sb3_ppo_variants.policies.recurrent import AsymmetricLstmPolicy, Recurrent
 
-# The logit of an action that is not allowed, as in sb3-contrib: p is 0, and p log p is 0 and not NaN.
-NOT_ALLOWED = -1e8
+# The logit of an action that is not allowed: p is 0, whatever the others are, and p log p is 0 and not NaN. That of
+# sb3-contrib, -1e8, may be larger than those of allowed actions.
+NOT_ALLOWED = -1e38
 AnyMasks: TypeAlias = th.Tensor | np.ndarray | None
 
 
+class NeverForbidden(MaskableDistribution):
+    """A mixin with which sb3-contrib's distributions only draw what masks allow, however low the logits of it are."""
+
+    distribution: Any
+    distributions: Sequence[Any] = ()
+
+    def apply_masking(self, masks: AnyMasks) -> None:
+        """Mask outcomes.
+
+        :param masks: one row per state; ``None`` allows everything
+        """
+        super().apply_masking(masks)  # type: ignore[safe-super]
+        for part in self.distributions or [self.distribution]:
+            if masks is not None:
+                vars(part).pop("probs", None)
+                logits = part._original_logits.where(part.masks, NOT_ALLOWED)
+                Categorical.__init__(part, logits=logits, validate_args=part._validate_args)
+
+
+class MaskedChoice(NeverForbidden, MaskableCategoricalDistribution):
+    """The distribution of one choice."""
+
+
+class MaskedChoices(NeverForbidden, MaskableMultiCategoricalDistribution):  # type: ignore[misc]
+    """The distribution of several choices, or of coins."""
+
+
+def masked_distribution(space: AnySpace) -> MaskableDistribution:
+    """Create the distribution of actions in a space that can be masked."""
+    sizes = choices(space) or []
+    return MaskedChoice(*sizes) if isinstance(space, spaces.Discrete) else MaskedChoices(sizes)
+
+
+def is_masked(distribution: object) -> bool:
+    """Whether a distribution is one of sb3-contrib's masked ones or of these, and not of another subclass."""
+    return type(distribution) in MASKED
+
+
+# That of coins is a multi-categorical one with two categories per dimension.
+MASKED = {
+    MaskableCategoricalDistribution,
+    MaskableMultiCategoricalDistribution,
+    MaskableBernoulliDistribution,
+    MaskedChoice,
+    MaskedChoices,
+}
+
+
 class MaskableHybridDistribution(HybridDistribution, MaskableDistribution):  # type: ignore[misc]
-    """A product with sb3-contrib's masked distributions for the discrete parts."""
+    """A product with masked distributions for the discrete parts."""
 
     @staticmethod
     def make_discrete(space: AnySpace) -> Distribution:
-        """Create sb3-contrib's masked distribution of a part that is not continuous."""
-        return make_masked_proba_distribution(space)
+        """Create the masked distribution of a part that is not continuous."""
+        return masked_distribution(space)
 
     def apply_masking(self, masks: AnyMasks) -> None:
         """Mask the outcomes of the discrete parts.
@@ -165,7 +220,10 @@ class Masked(PolicyKind):
         if model.use_sde:
             raise ArgumentError("use_sde=True has no effect on a policy with action masks: pass use_sde=False")
         check_maskable(model.action_space)
-        return make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
+        policy = make(model.observation_space, model.action_space, model.lr_schedule, **arguments)
+        if is_masked(policy.action_dist):
+            policy.action_dist = masked_distribution(policy.action_space)
+        return policy
 
     def buffer_arguments(self, model: OnPolicyAlgorithm) -> Values:
         arguments = super().buffer_arguments(model)
@@ -185,7 +243,7 @@ class MaskableRecurrentActorCriticPolicy(TakesMasks, RecurrentActorCriticPolicy)
         # SB3 only builds the layers of its own distributions. The masked ones have one output for each outcome.
         self.action_dist = MultiCategoricalDistribution(choices(self.action_space) or [])
         super()._build(lr_schedule)
-        self.action_dist = make_masked_proba_distribution(self.action_space)
+        self.action_dist = masked_distribution(self.action_space)
 
 
 class MaskableRecurrentActorCriticCnnPolicy(MaskableRecurrentActorCriticPolicy, RecurrentActorCriticCnnPolicy):

@@ -9,7 +9,7 @@ import pytest
 import stable_baselines3.common.evaluation
 import torch as th
 from gymnasium import spaces
-from masked_envs import DISCRETE, MASKED_SPACES, MULTI, MaskedNoiseEnv, masked_envs, small_masked
+from masked_envs import DISCRETE, MASKED_SPACES, MULTI, MaskedNoiseEnv, masked_envs, masked_hybrid_envs, small_masked
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
@@ -18,9 +18,10 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from helpers import VARIANTS, VECTOR, NoiseEnv, noise_envs
+from helpers import KICK, VARIANTS, VECTOR, NoiseEnv, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip
 from sb3_ppo_variants.envs.masks import random_actions
+from sb3_ppo_variants.evaluation import WithMasks
 
 
 @pytest.mark.sampled(2)
@@ -48,6 +49,29 @@ def test_masks_at_predict_are_kept_to() -> None:
             np.testing.assert_array_equal(actions, expected)
             assert np.array(mask)[actions].all() and state is None
     assert model.predict(observations[0], action_masks=[0, 0, 1])[0] == 2
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("scale", [1e10, 1e20, 1e35])
+@pytest.mark.parametrize("policy", ["MaskableMlpPolicy", "MaskableMlpLstmPolicy"])
+@pytest.mark.parametrize("fast", [False, "auto"])
+@pytest.mark.parametrize("name", [*MASKED_SPACES, "Dict"])
+def test_no_logits_let_a_masked_action_be_drawn(name: str, fast: Any, policy: str, scale: float) -> None:
+    # The environments fail if an action is masked.
+    env = masked_hybrid_envs(KICK) if name == "Dict" else masked_envs(MASKED_SPACES[name])
+    model = small_masked(env=env, policy=policy, fast=fast, learning_rate=0.0, ent_coef=0.01)
+    logits = slice(0, 3) if name == "Dict" else slice(None)
+    with th.no_grad():
+        model.policy.action_net.weight[logits] *= scale
+        model.policy.action_net.bias[logits] = -scale * th.linspace(1, 2, len(model.policy.action_net.bias[logits]))
+    model.learn(64)
+    assert 0 <= model.logger.name_to_value["train/kl"] < 1e-5
+    assert np.isfinite(model.logger.name_to_value["train/entropy_loss"])
+    observations, state = env.reset(), None
+    for deterministic in (False, True):
+        for _ in range(20):
+            actions, state = WithMasks(model, env).predict(observations, state, deterministic=deterministic)
+            observations = env.step(actions)[0]
 
 
 def test_evaluation_and_its_callback(tmp_path: Any) -> None:

@@ -27,8 +27,9 @@ from sb3_ppo_variants.collector import Observations
 from sb3_ppo_variants.engines.native import library
 from sb3_ppo_variants.engines.recognised import require
 from sb3_ppo_variants.hybrid import Condition, HybridDistribution
-from sb3_ppo_variants.kl import Parameters, divergences_of, is_masked
+from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import AnySpace
+from sb3_ppo_variants.policies.masked import is_masked
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 NO_ARRAYS: Arrays = {}

@@ -8,10 +8,10 @@
 
 namespace INSTRUCTIONS {
 
-// Limits the outputs of actions that are not allowed, as sb3-contrib does: low enough for a probability p of 0, and
+// Limits the outputs of actions that are not allowed: low enough for a probability p of 0, whatever the others are, and
 // finite, so that p log p is 0 too.
 template <class T> void limit(T* outputs, const uint8_t* allowed, int64_t count) {
-    constexpr T LOWEST = T(-1e8);
+    constexpr T LOWEST = T(-1e38);
     for (int64_t i = 0; i < count; ++i) outputs[i * STRIDE] = allowed[i] ? outputs[i * STRIDE] : LOWEST;
 }
 
