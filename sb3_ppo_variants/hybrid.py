@@ -171,7 +171,7 @@ class HybridDistribution(DiagGaussianDistribution):
         return self._joined([part.mode() for part in self.parts])
 
     def _joined(self, of_parts: Sequence[th.Tensor]) -> th.Tensor:
-        return th.cat([each.reshape(len(each), -1).to(self._zeros.dtype) for each in of_parts], dim=1)
+        return th.cat([each.unsqueeze(-1).flatten(1).to(self._zeros.dtype) for each in of_parts], dim=1)
 
     def divergences(self) -> Divergences:
         """Return the divergences of the product, whose parameters are those of all parts, one after the other."""
