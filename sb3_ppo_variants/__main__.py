@@ -93,7 +93,7 @@ def report(options: argparse.Namespace) -> int:
     if options.export is not None:
         records.pack(found, options.export)
         print(f"Records: {options.export}")
-    report.write_report(options.out, found, options.baseline, options.add)
+    report.write_report(options.out, found, options.baseline, options.add, options.names)
     return 0
 
 
@@ -105,6 +105,7 @@ REPORT: Options = {
         ("--baseline", {"metavar": "SETTING"}, "compare with this setting (default: sb3_ppo)"),
         ("--add", {**SEVERAL, "default": [], "metavar": "LABEL=PATH"}, "also include runs recorded elsewhere: a folder "
          "from the RL Zoo, or a csv file from CleanRL"),
+        ("--names", {**SEVERAL, "default": [], "metavar": "SETTING=NAME"}, "what settings are called in the report"),
         ("--export", {"type": Path, "metavar": "FILE"}, "also pack the records into a .jsonl.gz file"),
     ],
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Pictures of a comparison, each as PNG, SVG and PDF."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import statistics
 from sb3_ppo_variants.compare.records import RANDOM, SPANS, curve
-from sb3_ppo_variants.compare.scores import Comparison
+from sb3_ppo_variants.compare.scores import Comparison, order
 from sb3_ppo_variants.compare.statistics import Estimate
 
 # How the lines of a setting are drawn: Matplotlib's ``color``, ``linestyle`` and ``label``.
@@ -27,6 +27,8 @@ matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 
 # Twelve colours and five line styles have no common divisor, so that sixty settings look different.
 COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
 LINES = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+# That of all pictures, in inches, so that text has the same size in all.
+WIDTH = 8.0
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 # The logged values to draw, with their names in the picture.
@@ -39,10 +41,16 @@ QUANTITIES = {
 }
 
 
-def looks(labels: Sequence[str]) -> dict[str, Look]:
-    """Choose the colour and the line style of each setting of a comparison."""
-    styles = zip(labels, cycle(COLORS), cycle(LINES), strict=False)
-    return {name: {"color": color, "linestyle": line, "label": escape_label(name)} for name, color, line in styles}
+def looks(comparison: Comparison) -> dict[str, Look]:
+    """Choose the colour and the line style of each setting of a comparison, and what it is called."""
+    styles = dict(
+        zip(sorted(comparison.labels, key=order), zip(cycle(COLORS), cycle(LINES), strict=False), strict=False)
+    )
+    return {
+        label: {"color": color, "linestyle": line, "label": escape_label(comparison.show(label))}
+        for label in comparison.labels
+        for color, line in [styles[label]]
+    }
 
 
 def escape_label(label: str) -> str:
@@ -53,7 +61,7 @@ def escape_label(label: str) -> str:
 
 @contextmanager
 def drawing(
-    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (6.5, 4.5), sharey: bool = False
+    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (WIDTH, 4.4), sharey: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield a grid of axes, and save their picture with a legend to files at the end of the context."""
     figure, grid = pyplot.subplots(
@@ -62,8 +70,9 @@ def drawing(
     yield grid
     handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
     if handles:
-        # The legend is outside the figure, so the picture grows with it, however long the names are.
-        figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize="small")
+        # The legend is below the figure, so the picture grows with it, however many and long the names are.
+        columns = max(1, int(100 / (max(map(len, labels)) + 8)))
+        figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), frameon=False, ncols=columns)
     for axes in grid.ravel():
         axes.grid(alpha=0.3)
     seaborn.despine(figure)
@@ -84,8 +93,8 @@ def draw_band(axes: Axes, x: np.ndarray, found: Estimate, seeds: np.ndarray, loo
 
 def draw_means(comparison: Comparison, file: Path) -> None:
     """Draw the mean score of each setting as a line, its interval as a bar, and the mean of each seed as a circle."""
-    arrays, look = comparison.arrays, looks(comparison.labels)
-    with drawing(file, size=(6.5, 0.9 + 0.34 * len(arrays))) as [[axes]]:
+    arrays, look = comparison.arrays, looks(comparison)
+    with drawing(file, size=(WIDTH, 0.9 + 0.34 * len(arrays))) as [[axes]]:
         for height, (label, own) in enumerate(arrays.items()):
             color, mean, seeds = look[label]["color"], statistics.estimate(own), own.mean(axis=1)
             if mean.is_certain:
@@ -93,7 +102,7 @@ def draw_means(comparison: Comparison, file: Path) -> None:
             axes.plot([mean.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
             axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
         # Longer lines would leave no room for the bars.
-        axes.set_yticks(range(len(arrays)), [fill(escape_label(label), 50) for label in arrays])
+        axes.set_yticks(range(len(arrays)), [fill(look[label]["label"], 50) for label in arrays])
         axes.set_xlabel("mean normalised score")
         # Otherwise, the bar that begins first would begin at the axis.
         axes.use_sticky_edges = False
@@ -120,7 +129,7 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
 def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
     """Draw the learning curves in an environment."""
     with drawing(file) as [[axes]]:
-        for label, look in looks(comparison.labels).items():
+        for label, look in looks(comparison).items():
             if (found := mean_curve(comparison, env, label)) is not None:
                 steps, mean, seeds = found
                 draw_band(axes, steps, mean, seeds, look)
@@ -132,8 +141,8 @@ def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
 def draw_efficiency(comparison: Comparison, file: Path) -> None:
     """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
     shares, curves = comparison.curves
-    look = looks(comparison.labels)
-    with drawing(file, columns=2, size=(10, 4.2), sharey=True) as [[by_steps, by_time]]:
+    look = looks(comparison)
+    with drawing(file, columns=2, size=(WIDTH, 3.4), sharey=True) as [[by_steps, by_time]]:
         for label, of_setting in curves.items():
             mean, seeds = statistics.estimate(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
@@ -156,7 +165,7 @@ def draw_training(comparison: Comparison, file: Path) -> None:
     with drawing(file, len(names), len(envs), (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)) as grid:
         for (row, name), (column, env) in product(enumerate(names), enumerate(envs)):
             axes = grid[row, column]
-            for label, look in looks(comparison.labels).items():
+            for label, look in looks(comparison).items():
                 # At this size, intervals would hide one another.
                 runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
                 if runs:

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,40 +15,60 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
+from mdit_py_plugins.anchors import anchors_plugin
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.plan import read_setting
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
+from sb3_ppo_variants.compare.statistics import MARGIN
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 from sb3_ppo_variants.saving.files import write_atomically
 
 # The subfolder of --out for pictures.
 PICTURES = "pictures"
+# More names than these are only counted in a sentence. Tables have them.
+MOST_NAMES = 6
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True, undefined=StrictUndefined,
     keep_trailing_newline=True,
 )  # fmt: skip
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").use(anchors_plugin, max_level=3)
+# Stands in the template for the contents, which are known at the end.
+CONTENTS = "(contents)"
 # Characters that would format a text or end the cell of a table. Underscores inside of words do not.
 MARKDOWN_SIGNS = re.compile(r"[\\`*|<&~]|(?<![^\W_])_|_(?![^\W_])|(?<=\])\(")
 
 
-def write_report(out: Path, found: Sequence[Record], baseline: str | None = None, add: Sequence[str] = ()) -> None:
+def write_report(
+    out: Path,
+    found: Sequence[Record],
+    baseline: str | None = None,
+    add: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> None:
     """Write the files of a report.
 
     :param baseline: the setting that the others are compared with; ``None`` for SB3's PPO
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
+    :param names: what settings are called, as ``SETTING=NAME``
     """
     compared = comparisons([*found, *records.read_beside(add, found)])
-    if baseline is not None:
-        labels = {label for each in compared for label in each.labels}
-        label = baseline if baseline in labels else read_setting(baseline).label
+    labels = {label for each in compared for label in each.labels}
+
+    def find(option: str, setting: str) -> str:
+        label = setting if setting in labels else read_setting(setting).label
         if label not in labels:
-            raise ArgumentError(f"--baseline {baseline!r} is not a recorded setting: {', '.join(sorted(labels))}")
-        baseline = label
+            raise ArgumentError(f"{option} {setting!r} is not a recorded setting: {', '.join(sorted(labels))}")
+        return label
+
+    baseline = baseline and find("--baseline", baseline)
+    given = dict(each.rpartition("=")[::2] for each in names)
+    shown = {find("--names", setting): name for setting, name in given.items()}
+    for comparison in compared:
+        comparison.names = shown
     pictures = out / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
 
@@ -63,13 +83,14 @@ def write_report(out: Path, found: Sequence[Record], baseline: str | None = None
 
     TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
     functions = (
-        count, summarize, say_verdict, tabulate_overview, tabulate_differences, tabulate_scores, tabulate_speed,
-        tabulate_hyperparameters,
+        count, summarize, say_verdict, say_seeds, tabulate_overview, tabulate_ranks, tabulate_differences,
+        tabulate_scores, tabulate_speed, tabulate_hyperparameters,
     )  # fmt: skip
     text = TEMPLATES.get_template("report.md.j2").render(
         {function.__name__: function for function in functions}, comparisons=compared, baseline=baseline, draw=draw,
-        last=LAST, plots=plots, statistics=statistics,
+        last=LAST, plots=plots, statistics=statistics, CONTENTS=CONTENTS,
     )  # fmt: skip
+    text = add_contents(text)
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, MARKDOWN.render(text))
     frames = [each.table.assign(comparison=each.name) for each in compared]
     contents = {
@@ -82,6 +103,15 @@ def write_report(out: Path, found: Sequence[Record], baseline: str | None = None
     print(f"Report: {', '.join(map(str, contents))}")
 
 
+def add_contents(text: str) -> str:
+    """List the sections at the top of a report: the comparisons, or the parts of a single one."""
+    pairs = pairwise(MARKDOWN.parse(text))
+    headings = [(token.tag, token.attrs["id"], inline.content) for token, inline in pairs if "id" in token.attrs]
+    has_several = sum(tag == "h2" for tag, _, _ in headings) > 2  # One is "Methods".
+    links = [f"[{title}](#{name})" for tag, name, title in headings if tag == "h2" or (tag == "h3" and not has_several)]
+    return text.replace(CONTENTS, " · ".join(links), 1)
+
+
 def escape(text: object) -> str:
     """Escape text from records, so that Markdown shows it unchanged."""
     return MARKDOWN_SIGNS.sub(r"\\\g<0>", str(text))
@@ -92,9 +122,9 @@ def count(things: Collection[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
-def write_table(frame: pd.DataFrame, index: str | None = "setting") -> str:
+def write_table(frame: pd.DataFrame, index: str | None = "setting", name: Callable[[str], str] = str) -> str:
     """Write a table as Markdown, with empty cells where values are missing, and without the index if it has no name."""
-    filled = frame.astype(object).where(frame.notna(), "").rename(index=escape)
+    filled = frame.astype(object).where(frame.notna(), "").rename(index=lambda label: escape(name(label)))
     return str(filled.rename_axis(index).to_markdown(index=index is not None, disable_numparse=True))
 
 
@@ -135,31 +165,51 @@ def summarize(comparison: Comparison) -> list[str]:
 
 
 def say_verdict(comparison: Comparison) -> str:
-    """Say what is known about the best setting."""
+    """Say what is known about the best setting: what it is better than, and what it is equivalent to."""
     if not comparison.arrays:
         return "No setting has a seed with normalised scores in every environment, so nothing is tested."
     best, *others = comparison.ranking
     doubts = {each.label: "a single seed" for each in others if each.seeds == 1} | comparison.doubts
 
-    def name(each: statistics.Ranked) -> str:
-        return escape(each.label) + (f" ({doubts[each.label]})" if each.label in doubts else "")
+    def name(label: str) -> str:
+        bold = "**" if label == best.label else ""
+        said = f"{bold}{escape(comparison.show(label))}{bold}"
+        return f"{said} ({doubts[label]})" if label in doubts else said
 
-    said = name(best).replace(escape(best.label), f"**{escape(best.label)}**", 1)
-    said += f" has the highest mean score, {best.value.value:.2f}"
+    said = f"{name(best.label)} has the highest mean score, {best.value.value:.2f}"
     if not others:
         has_runs = "no other setting has a seed in every environment"
         return f"{said}; {has_runs if comparison.incomplete else 'there is no other setting'}."
     if few := say_too_few([len(own) for own in comparison.tested.values()], len(comparison.scaled_envs)):
         return f"{said}. {few}"
-    alike = [name(each) for each in others if each.label not in best.better]
+    alike = [each.label for each in others if each.label not in best.better]
     if not alike:
         counting = "that count " if comparison.incomplete else ""
         return f"{said}, and is better than all others {counting}beyond noise."
-    if not best.better:
-        it = "It is not better than any other beyond noise: it" if best.seeds > 1 else "With its single seed, it"
-        return f"{said}. {it} cannot be told apart from {', '.join(alike)}."
-    better = f"It is better beyond noise than {', '.join(map(escape, best.better))}"
-    return f"{said}. {better}, and cannot be told apart from {', '.join(alike)}."
+    if len(others) == 1:
+        yes, no = (f"{whether} within {MARGIN}" for whether in ("equivalent", "no evidence that they are equivalent"))
+        whether = _say_equivalence(comparison, best.label, alike[0], yes, no)
+        return f"{name(best.label)} and {name(alike[0])}: no difference shown; {whether}."
+    alike_to = f"cannot be told apart from {_list([*map(name, alike)])}"
+    if best.seeds == 1:
+        return f"{said}. With its single seed, it {alike_to}."
+    better = f"is better beyond noise than {_list([*map(name, best.better)])}, and " if best.better else ""
+    equal = [name(other) for other in alike if comparison.are_equivalent(best.label, other)]
+    within = f"; equivalent to it within {MARGIN}: {_list(equal)}" if equal else ""
+    return f"{said}. It {better}{alike_to}{within}."
+
+
+def _list(names: Sequence[str]) -> str:
+    """Write some names with commas, and count many."""
+    return ", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} settings"
+
+
+def _say_equivalence(comparison: Comparison, one: str, other: str, yes: str, no: str) -> str:
+    """Say whether two settings are equivalent, in these words, and the interval that decides."""
+    if {one, other} & comparison.doubts.keys() or not comparison.differences[one, other].estimate.is_certain:
+        return "equivalence not tested"
+    low, high = statistics.interval_of_equivalence(comparison.arrays[one], comparison.arrays[other])
+    return f"{yes if comparison.are_equivalent(one, other) else no} (90% interval {low:.2f} to {high:.2f})"
 
 
 def say_too_few(seeds: Sequence[int], envs: int) -> str:
@@ -183,30 +233,50 @@ def say_too_few(seeds: Sequence[int], envs: int) -> str:
 
 def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
     """Tabulate the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
-    cells = comparison.table.groupby(["label", "env"])["score"].apply(format_mean).unstack()
+    scores = comparison.table.groupby(["label", "env"])["score"]
+    cells = scores.apply(format_mean, counted=not count_seeds(comparison)).unstack()
     cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(format_number)
     return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
 
 
+def count_seeds(comparison: Comparison) -> int:
+    """Return the number of scores of each setting in each environment, 0 if they differ."""
+    counts = set(comparison.table.groupby(["label", "env"])["score"].count())
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def say_seeds(comparison: Comparison) -> str:
+    """Say what the means are over."""
+    number = count_seeds(comparison)
+    return count(range(number), "seed") if number else "seeds, whose number is in brackets,"
+
+
 def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
-    """Tabulate what is most asked about each setting: rank, score, speed, and the KL of an update."""
-    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
-    rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
-    labels = [*dict.fromkeys([*rows, *comparison.labels])]
-    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns).reindex(labels)
-    if rows and len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
-        cells.insert(3, "IQM", pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format))
+    """Tabulate what is most asked about each setting: return, score, speed, and the KL of an update."""
+    cells = pd.DataFrame(index=comparison.labels, dtype=object)
     if len(comparison.envs) == 1:
-        cells["return"] = comparison.table.groupby("label")["score"].apply(format_mean)
+        scores = comparison.table.groupby("label")["score"]
+        cells["return"] = scores.apply(format_mean, counted=not count_seeds(comparison))
+    cells["score"] = pd.Series({each.label: str(each.value) for each in comparison.ranking}, dtype=object)
     paces = comparison.table.groupby(["label", "env"])["steps_per_second"].mean().unstack()
     cells["steps per second"] = paces.mean(axis=1).dropna().map("{:,.0f}".format)
     if baseline in paces.index:
         # In the environments of both.
         ratios = (paces / paces.loc[baseline]).mean(axis=1).dropna()
-        cells[f"times {escape(baseline)}'s"] = ratios.map("{:.1f}".format)
-    cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in labels})
+        cells["speed"] = ratios.map("{:.1f}x".format)
+    cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in cells.index}, dtype=object)
     # Nothing is known of some columns in records of other libraries and of earlier versions.
     return cells.dropna(axis="columns", how="all")
+
+
+def tabulate_ranks(comparison: Comparison) -> pd.DataFrame:
+    """Tabulate the ranks of the settings, and from how many of the others each differs."""
+    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
+    rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
+    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns)
+    if len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
+        cells.insert(3, "IQM", pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format))
+    return cells
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
@@ -230,9 +300,7 @@ def tabulate_differences(comparison: Comparison, baseline: str) -> pd.DataFrame:
                 "P(better)": statistics.probability_of_improvement(own, scored[baseline]),
                 "difference": difference.estimate,
                 "p": "" if math.isnan(difference.p) else "< 0.001" if difference.p < 0.001 else f"{difference.p:.2g}",
-                f"equivalent within {statistics.MARGIN}": (
-                    "yes" if comparison.are_equivalent(label, baseline) else "not shown"
-                ),
+                f"equivalent within {MARGIN}": _say_equivalence(comparison, label, baseline, "yes", "no evidence"),
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -251,33 +319,41 @@ def tabulate_speed(frame: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-def tabulate_hyperparameters(found: Sequence[Record]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tabulate_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tabulate the hyperparameters that all settings share in all environments, and those that differ."""
     rows = {
-        (escape(record["label"]), record["env"]): {
+        (comparison.show(record["label"]), record["env"]): {
             name: escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             for name, value in record["hyperparameters"].items()
         }
-        for record in found
+        for record in comparison.own
     }
     names = ["setting", "environment"]
     frame = pd.DataFrame([*rows.values()], index=pd.MultiIndex.from_tuples(rows or [("", "")][:0], names=names))
     frame = frame.fillna("-").sort_index(axis="columns")
+    frame = frame.reindex([*dict.fromkeys(map(comparison.show, comparison.labels))], level="setting")
     is_shared = frame.nunique() == 1
     shared = frame.loc[:, is_shared].head(1).T.set_axis(["value"][: len(rows)], axis="columns")
-    different = frame.loc[:, ~is_shared].reset_index()
+    different = frame.loc[:, ~is_shared]
     # Settings that are the same in all of their environments have a single row.
-    alike = different.drop(columns="environment").drop_duplicates()
-    return shared, alike if alike["setting"].is_unique else different
+    alike = different.reset_index("environment", drop=True)
+    alike = alike[~alike.assign(setting=alike.index).duplicated()]
+    if not alike.index.is_unique:
+        alike = different.set_axis([f"{label}, {env}" for label, env in different.index])
+    # The longer side is that of the rows.
+    return shared, alike.rename_axis("setting") if len(alike) > alike.shape[1] else alike.T.rename_axis(
+        "hyperparameter"
+    )
 
 
-def format_mean(of_seeds: pd.Series) -> str:
-    """Write a mean with its standard deviation and the number of seeds."""
+def format_mean(of_seeds: pd.Series, counted: bool = True) -> str:
+    """Write a mean with its standard deviation, and the number of seeds if they are ``counted``."""
     known = of_seeds.dropna()
     if known.empty:
         return "no episode ended"
-    spread = f" ± {format_number(known.std())}" if len(known) > 1 else ""
-    return f"{format_number(known.mean())}{spread} ({len(known)})"
+    mean = format_number(known.mean())
+    spread = f" ± {known.std():.{len(mean.partition('.')[2])}f}" if len(known) > 1 else ""
+    return f"{mean}{spread}{f' ({len(known)})' * counted}"
 
 
 def format_number(value: float) -> str:

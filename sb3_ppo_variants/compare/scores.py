@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,6 +16,9 @@ from sb3_ppo_variants.compare.plan import own_protocol
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.errors import ArgumentError
 
+# Where the arguments in a label begin.
+ARGUMENTS = re.compile(r",? (?=\w+=)")
+
 
 class Comparison:
     """Runs under the same conditions, their scores, and how these differ.
@@ -23,6 +26,9 @@ class Comparison:
     A setting is known by its label. ``records`` are those of finished trainings, ``own`` the ones of them that were not
     recorded elsewhere, ``random`` those of the random policy, and ``failed`` the rest.
     """
+
+    names: Mapping[str, str] = {}
+    """What settings are called instead of their labels."""
 
     def __init__(self, records: Sequence[Record]):
         self.conditions: Values = records[0]["conditions"]
@@ -57,7 +63,11 @@ class Comparison:
             matrix = rows.pivot(index="seed", columns="env", values="normalised").reindex(columns=self.scaled_envs)
             if not (matrix := matrix.dropna()).empty:
                 self.matrices[label] = matrix
-        self.arrays = {label: matrix.to_numpy() for label, matrix in self.matrices.items()}
+        arrays = {label: matrix.to_numpy() for label, matrix in self.matrices.items()}
+        # Everywhere, settings are in order of their mean scores, and those without a score come last.
+        self.arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].mean()))
+        self.labels = [*dict.fromkeys([*self.arrays, *self.labels])]
+        self.table = self.table.sort_values("label", key=lambda of: of.map(self.labels.index), kind="stable")
         self.tested = {label: array for label, array in self.arrays.items() if label not in self.added}
         # What has runs, maybe failed ones, but no such score.
         tried = [record for record in [*self.records, *self.failed] if record["label"] != RANDOM]
@@ -90,6 +100,17 @@ class Comparison:
         low, high = (frame["env"].map(self.scale[end]) for end in ("low", "high"))
         frame["normalised"] = (frame["score"] - low) / (high - low).where(high > low)
         return frame
+
+    @cached_property
+    def shared(self) -> list[str]:
+        """The arguments that all settings have in common, if there are several."""
+        of_each = [re.split(ARGUMENTS, label)[1:] for label in self.labels]
+        return [each for each in of_each[0] if all(each in own for own in of_each[1:])] if len(of_each) > 1 else []
+
+    def show(self, label: str) -> str:
+        """Return what a setting is called: a name that was given, or its label without what all have in common."""
+        name, *own = re.split(ARGUMENTS, label)
+        return self.names.get(label, f"{name} {', '.join(each for each in own if each not in self.shared)}".strip())
 
     @cached_property
     def doubts(self) -> dict[str, str]:

@@ -189,10 +189,16 @@ def probability_of_improvement(own: np.ndarray, other: np.ndarray) -> Estimate:
     return Estimate(share, float(possible[0]), float(possible[-1]))
 
 
+def interval_of_equivalence(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Compute the ends of the 90% interval of the difference of two means."""
+    low, high = interval(own, other, level=0.9)
+    return float(low), float(high)
+
+
 def are_equivalent(own: np.ndarray, other: np.ndarray, margin: float = MARGIN) -> bool:
     """Whether two one-sided t tests at 5% show that two means differ by less than a margin."""
-    low, high = interval(own, other, level=0.9)
-    return bool(-margin < low and high < margin)
+    low, high = interval_of_equivalence(own, other)
+    return -margin < low and high < margin
 
 
 def p_values(pairs: Sequence[tuple[np.ndarray, np.ndarray]], samples: int = RANDOM_DIVISIONS) -> np.ndarray:

@@ -108,9 +108,9 @@ def test_added_runs_are_shown_but_not_tested(tmp_path: Path) -> None:
     assert "Added from elsewhere: other (4 runs)." in text and "- runs: 8 finished, 0 failed (2 settings" in text
     assert "It is better beyond noise than sb3_ppo, and cannot be told apart from other (recorded elsewhere)." in text
     # Two of the 70 divisions of eight runs are as far apart. The added runs do not count in the correction.
-    assert re.search(r"\| ppo_clip \| 4 \| .* \| 0\.029 \| not shown \|", text)
+    assert re.search(r"\| ppo_clip \| 4 \| .* \| 0\.029 \| no evidence \(.*\) \|", text)
     # The scores are those of sb3_ppo, but of another part of training.
-    assert re.search(r"\| other \| 4 \| 0\.50 .* \| \| not shown \|", text)
+    assert re.search(r"\| other \| 4 \| 0\.50 .* \| \| equivalence not tested \|", text)
     assert {each["label"] for each in records.read(packed)} == {RANDOM, *of_own}
 
 
@@ -122,7 +122,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
     (monitored / "0.monitor.csv").write_text(f"#{header}\nr,l,t\n60,10,4\n")
     assert main(["report", "--out", str(tmp_path / "out"), "--add", f"zoo={tmp_path / 'zoo'}"]) == 0
     text = text_of(tmp_path / "out" / "report.md")
-    assert "| zoo | 60 (1) |" in text and "### Hyperparameters" not in text
+    assert "| zoo | 60 |" in text and "### Hyperparameters" not in text
     # The run took 4 seconds for 10 steps, with unknown seconds of CPU.
     assert "| zoo | 1 | 10 | 2 | 4 | |" in text
 

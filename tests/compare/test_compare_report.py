@@ -15,6 +15,7 @@ from matplotlib import pyplot
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import plots, records, statistics
 from sb3_ppo_variants.compare.records import RANDOM
+from sb3_ppo_variants.compare.scores import Comparison
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
 # What a record of a failed run lacks.
@@ -41,7 +42,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     text = text_of(tmp_path / "report.md")
     assert "- timesteps: 100\n- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)\n" in text
     assert "| random policy | 10 | -50 |" in text
-    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) |" in text
+    assert "| ppo_clip | 60 ± 35 | -40 ± 28 |" in text and "mean over 2 seeds ± standard deviation." in text
     assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
     assert "ppo_clip, B-v0, seed 2:\n\n ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
@@ -49,7 +50,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     # Means, sample efficiency, and learning curves of two environments.
     assert len(shown) == 4
     assert all(base64.b64decode(source.split(",")[1]).startswith(b"\x89PNG") for source in shown)
-    assert re.search(r"<td[^>]*>60 ± 35.36 \(2\)</td>", page) and "http" not in page
+    assert re.search(r"<td[^>]*>60 ± 35</td>", page) and "http" not in page
     for suffix, begins in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".png", b"\x89PNG")):
         drawn = list((tmp_path / "pictures").glob(f"*{suffix}"))
         assert len(drawn) == 4 and all(file.read_bytes().startswith(begins) for file in drawn)
@@ -66,9 +67,10 @@ def test_one_environment_has_one_aggregate() -> None:
     assert "IQM" not in text and "![What the updates logged]" in text
     assert "**ppo_clip** has the highest mean score, 0.97, and is better than all others beyond noise." in text
     # 82.5 / 85; 50 and 25 steps a second; the scores lie between 90 and 95.
-    first = re.search(r"\| ppo_clip \| 6 \| 1 \| 0\.97 \(0\.\d\d to 1\.\d\d\) \| 1 \| 0 \| (.*) \|\n", text)
-    assert first and first[1] == "92.5 ± 1.871 (6) | 50 | 2.0 | 0.015 (0.01 to 0.02)"
-    assert "| 42.5 ± 1.871 (6) | 25 | 1.0 | about 0.03 (0.03 to 0.03) |" in text
+    score = r"0\.\d\d \(-?\d\.\d\d to \d\.\d\d\)"
+    assert re.search(rf"\| ppo_clip \| 92.5 ± 1.9 \| {score} \| 50 \| 2.0x \| 0.015 \(0.01 to 0.02\) \|\n", text)
+    assert re.search(rf"\| 42.5 ± 1.9 \| {score} \| 25 \| 1.0x \| about 0.03 \(0.03 to 0.03\) \|", text)
+    assert re.search(r"\| ppo_clip \| 6 \| 1 \| 0\.97 \(0\.\d\d to 1\.\d\d\) \| 1 \| 0 \|\n", text)
 
 
 def test_speeds_are_compared_in_the_environments_of_both() -> None:
@@ -77,7 +79,7 @@ def test_speeds_are_compared_in_the_environments_of_both() -> None:
     runs = [record(label, env, 0, 100, wall_seconds=taken) for (label, env), taken in seconds.items()]
     text = report_of([record(RANDOM, env, 0, 0) for env in ("A-v0", "B-v0", "C-v0")] + runs)
     first = text.partition("| setting |")[2].partition("\n\n")[0]
-    assert all(cell in first for cell in ("| 75 | 1.0 |", "| 200 | 2.0 |", "| 200 | |"))
+    assert all(cell in first for cell in ("| 75 | 1.0x |", "| 200 | 2.0x |", "| 200 | |"))
 
 
 def test_the_baseline_and_a_setting_that_is_equivalent() -> None:
@@ -85,8 +87,13 @@ def test_the_baseline_and_a_setting_that_is_equivalent() -> None:
     runs = [record(label, "A-v0", seed, score) for label, own in of.items() for seed, score in enumerate(own)]
     text = report_of([record(RANDOM, "A-v0", 0, 0), *runs])
     table = text.partition("Against sb3_ppo (5 seeds)")[2].partition("\n\n![")[0]
-    assert re.search(r"\| ppo_clip \| 5 \| 0\.50 \(.*\) \| 0\.00 \(-0\.0\d to 0\.0\d\) \| 1 \| yes \|", table)
-    assert re.search(r"\| trpo \| 5 \| 0\.00 \(0\.\d\d to 0\.\d\d\) \| .* \| not shown \|", table)
+    assert re.search(
+        r"\| ppo_clip \| 5 \| 0\.50 \(.*\) \| 0\.00 \(-0\.0\d to 0\.0\d\) \| 1 \| yes \(90% interval -0\.0\d to 0\.0\d\) \|",
+        table,
+    )
+    assert re.search(
+        r"\| trpo \| 5 \| 0\.00 \(0\.\d\d to 0\.\d\d\) \| .* \| no evidence \(90% interval -.* to -.*\) \|", table
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,8 +135,8 @@ def test_hyperparameters_are_shown() -> None:
     runs: list[Any] = [{**each, "hyperparameters": kinds.get(each["label"], {})} for each in RECORDS]
     same, _, different = report_of(runs).partition("Different:")
     assert "| n_steps | 64 |" in same and "| device | cpu |" in same
-    assert "| setting | clip_range | gamma |" in different
-    assert "| ppo_clip | 0.2 | 0.9 |" in different and "| sb3_ppo | - | lin_0.9 |" in different
+    assert "| hyperparameter | sb3_ppo | ppo_clip |" in different or "| ppo_clip | sb3_ppo |" in different
+    assert "| clip_range |" in different and "| gamma |" in different
 
 
 def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -138,7 +145,12 @@ def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
     write(tmp_path, [*renamed, failed(label, "A-v0", 2, error), record("__B__", "A-v0", 0, 60)])
     assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
     page, shown = (tmp_path / "report.html").read_text(), label.replace("<script>", "&lt;script&gt;")
-    for text in (f"Against {shown} (", f">{shown}</td>", f"<p>{shown}, A-v0", "Without such a seed: __B__."):
+    for text in (
+        f"Against {shown} (",
+        f">{shown}</td>",
+        f"<p>{shown}, A-v0",
+        "Without a seed in every environment: __B__.",
+    ):
         assert text in page, text
     assert f"<pre><code>{error}\n</code></pre>" in page and "<em>" not in page
 
@@ -182,9 +194,9 @@ def test_one_environment_does_not_spoil_the_others() -> None:
         record(RANDOM, "Long-v0", 0, None, **nothing),
     ])  # fmt: skip
     assert "Without Flat-v0, Long-v0, Z-v0, where no run beats the random policy" in text
-    assert "| ppo_clip | 60 ± 35.36 (2) | -40 ± 28.28 (2) | 20 ± 0 (2) | no episode ended |" in text
+    assert "| ppo_clip | 60 ± 35 (2) | -40 ± 28 (2) | 20 ± 0 (2) | no episode ended |" in text
     assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
-    assert "Without such a seed: trpo." in text and "random policy, Z-v0, seed 0:" in text
+    assert "Without a seed in every environment: trpo." in text and "random policy, Z-v0, seed 0:" in text
 
 
 @pytest.mark.parametrize(
@@ -224,7 +236,8 @@ def test_a_curve_without_an_interval_has_a_line_for_each_seed(
     monkeypatch.setattr(pyplot, "close", lambda _: None)
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
     with plots.drawing(tmp_path / "x.png") as [[axes]]:
-        look = plots.looks(["$x_$"])["$x_$"]
+        label = "$x_$"
+        look = plots.looks(Comparison([record(label, "A-v0", 0, 1.0)]))[label]
         plots.draw_band(axes, np.arange(5), statistics.estimate(curves), curves.mean(axis=1), look)
     assert (len(axes.lines), len(axes.collections)) == (lines, bands)
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))

@@ -1,5 +1,6 @@
 """Which settings differ beyond noise, against permutations counted by hand and against SciPy."""
 
+import re
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -105,8 +106,10 @@ def apart(gap: float, seeds: int, envs: int, settings: str = "ab") -> dict[str, 
 def verdict_of(arrays: dict[str, np.ndarray], incomplete: tuple[str, ...] = ()) -> str:
     ranking, envs = statistics.rank(arrays, statistics.differences(arrays)), next(iter(arrays.values())).shape[1]
     comparison: Any = SimpleNamespace(
-        arrays=arrays, tested=arrays, ranking=ranking, doubts={}, incomplete=incomplete, scaled_envs=range(envs)
-    )
+        arrays=arrays, tested=arrays, ranking=ranking, doubts={}, incomplete=incomplete, scaled_envs=range(envs),
+        differences=statistics.differences(arrays), show=str,
+        are_equivalent=lambda one, other: statistics.are_equivalent(arrays[one], arrays[other]),
+    )  # fmt: skip
     return report.say_verdict(comparison)
 
 
@@ -123,6 +126,18 @@ def test_what_is_better_beyond_noise() -> None:
     pair = apart(0.4, 3, 3)
     assert verdict_of(pair).endswith("and is better than all others beyond noise.")
     assert verdict_of(pair, ("d",)).endswith("and is better than all others that count beyond noise.")
+
+
+def test_a_verdict_says_what_is_equivalent() -> None:
+    """Standard deviations of 0.01 are small beside 0.1, and those of 0.5 large."""
+    generator = np.random.default_rng(0)
+    close = {label: generator.normal(0.5, 0.01, (5, 2)) for label in "ab"}
+    pair = r"\*\*[ab]\*\* and [ab]: no difference shown; "
+    assert re.fullmatch(pair + r"equivalent within 0\.1 \(90% interval -0\.0\d to 0\.0\d\)\.", verdict_of(close))
+    three = verdict_of({**close, "c": np.zeros((5, 2))})
+    assert re.search(r"cannot be told apart from ([ab]); equivalent to it within 0\.1: \1\.$", three)
+    wide = verdict_of({label: generator.normal(0.5, 0.5, (5, 2)) for label in "ab"})
+    assert re.fullmatch(pair + r"no evidence that they are equivalent within 0\.1 \(90% interval -.* to .*\)\.", wide)
 
 
 def test_too_few_seeds_are_said_and_how_many_would_do() -> None:
