@@ -26,7 +26,7 @@ from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
 from sb3_ppo_variants.losses import ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import within
-from sb3_ppo_variants.policies.kind import first_state, kind_of, without_traces
+from sb3_ppo_variants.policies.kind import generators_kept, kind_of, of_first_state
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
 from sb3_ppo_variants.update import UpdatePlan, parameters_in
@@ -44,8 +44,8 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
     check_fixed(within(objective))
     if type(objective).check_distribution is Objective.check_distribution:
         return
-    with th.no_grad(), without_traces(policy), first_state(policy) as (distribution, _):
-        objective.check_distribution(distribution)
+    with th.no_grad(), generators_kept(policy.device):
+        objective.check_distribution(of_first_state(policy)[0])
 
 
 def check_coefficients(owner: Objective | ValueLoss, taken: Set[str]) -> None:

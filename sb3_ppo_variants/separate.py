@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, Values, check_names, current_value
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
-from sb3_ppo_variants.policies.kind import first_state
+from sb3_ppo_variants.policies.kind import of_first_state
 from sb3_ppo_variants.saving import register_plain
 from sb3_ppo_variants.update import JOINT, Descent, DescentResult, Trained, Updates, parameters_in
 
@@ -128,7 +128,8 @@ def divided_parameters(policy: ActorCriticPolicy) -> tuple[list[th.nn.Parameter]
     :raises ArgumentError: if actions and values depend on the same parameters, or one of them only on frozen ones
     """
     # In evaluation mode, cuDNN computes no gradients of an LSTM.
-    with th.enable_grad(), th.backends.cudnn.flags(enabled=False), first_state(policy) as (distribution, values):
+    with th.enable_grad(), th.backends.cudnn.flags(enabled=False):
+        distribution, values = of_first_state(policy)
         log_prob = distribution.log_prob(distribution.get_actions(deterministic=True))
         actor, critic = _depends(policy, log_prob), _depends(policy, values)
     for outputs, names in (("actions", actor), ("values", critic)):

@@ -1,8 +1,11 @@
 """What the comparisons with SB3 and with sb3-contrib share."""
 
+import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch as th
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, MULTI, masked_envs
@@ -43,6 +46,27 @@ class Traces(FlattenExtractor):
     def forward(self, observations: th.Tensor) -> th.Tensor:
         self.seen += len(observations)
         return super().forward(observations) * (1 + self.seen / 1000) + 0.01 * th.randn(1)
+
+
+class Remembers(FlattenExtractor):
+    """Draws from every generator, and keeps what it has computed outside of buffers."""
+
+    def __init__(self, observation_space: spaces.Space):
+        super().__init__(observation_space)
+        self.scale, self.lock = th.nn.Parameter(th.ones(3)), threading.Lock()
+        self.mean, self.memory, self.last = th.zeros(3), [th.zeros(())], [th.zeros(3)]
+        self.drawn, self.numpys = th.Generator(), np.random.default_rng(0)
+        self.counts: dict[str, int] = {"seen": 0}
+
+    def forward(self, observations: th.Tensor) -> th.Tensor:
+        features = super().forward(observations) * self.scale
+        self.mean += 0.1 * (features.detach().mean(dim=0) - self.mean)
+        self.memory.append(self.last.pop().detach().mean())
+        self.last.append(features)  # With a graph in updates.
+        self.counts["seen"] += 1
+        noise = np.random.normal() + random.random() + self.numpys.normal() + self.counts["seen"] / 1000
+        remembered = self.mean + th.stack(self.memory[-4:]).mean()
+        return features - remembered + 0.01 * (noise + th.rand(1, generator=self.drawn))
 
 
 def train(
@@ -101,6 +125,8 @@ CASES: dict[str, dict[str, Any]] = {
     "batch norm and dropout": case(policy_kwargs={"features_extractor_class": ModeDependent}),
     "traces": case(policy_kwargs={"features_extractor_class": Traces}),
     "traces of an own policy": case(policy=OwnForward, policy_kwargs={"features_extractor_class": Traces}),
+    "memory": case(policy_kwargs={"features_extractor_class": Remembers}),
+    "memory of an own policy": case(policy=OwnForward, policy_kwargs={"features_extractor_class": Remembers}),
     "VecNormalize": case(make_env=lambda: VecNormalize(noise_envs(BOX))),
     "own buffer": case(rollout_buffer_class=DroppingBuffer),
 }

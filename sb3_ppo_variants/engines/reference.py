@@ -1,6 +1,6 @@
 """The reference engine: PyTorch, bit-identical to SB3 wherever SB3 computes the same."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import cached_property, partial
 from operator import itemgetter
@@ -10,7 +10,6 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
@@ -22,7 +21,7 @@ from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, diverge
 from sb3_ppo_variants.objectives import Batch, has_term
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy, within
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, without_traces
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, generators_kept
 from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches
 from sb3_ppo_variants.statistics import MinibatchStatistics
@@ -33,24 +32,18 @@ from sb3_ppo_variants.update import Descent, DescentResult, UpdatePlan, rollout_
 Compared: TypeAlias = tuple[th.Tensor, Parameters | None]
 
 
-def parameters_in_rollout(kind: PolicyKind, distributions: Iterator[Distribution]) -> tuple[Divergences, Parameters]:
-    """Compute the divergences and the current parameters of the policy's distributions, in evaluation mode.
+def parameters_in_rollout(kind: PolicyKind, buffer: RolloutBuffer) -> tuple[Divergences, Parameters]:
+    """Compute the divergences and the current parameters of the policy's distributions in a rollout.
 
-    Rollouts use this mode too.
-
-    :param distributions: at least one chunk; the iterator must compute chunks lazily, so that it runs in this mode
+    A copy of the policy does, in evaluation mode, as in rollouts.
     """
-    chunks = []
-    training = kind.policy.training
-    kind.policy.set_training_mode(False)
-    try:
-        with th.no_grad(), without_traces(kind.policy):
-            for distribution in distributions:
-                divergences = divergences_of(distribution)
-                chunks.append(divergences.parameters(distribution))
-        return divergences, tuple(map(th.cat, zip(*chunks, strict=True)))
-    finally:
-        kind.policy.set_training_mode(training)
+    chunks, apart = [], kind.apart()
+    apart.policy.set_training_mode(False)
+    with th.no_grad(), generators_kept(apart.policy.device):
+        for distribution in apart.distributions(buffer):
+            divergences = divergences_of(distribution)
+            chunks.append(divergences.parameters(distribution))
+    return divergences, tuple(map(th.cat, zip(*chunks, strict=True)))
 
 
 class TorchCollector:
@@ -154,6 +147,10 @@ class TorchUpdate:
             self._normalize = together if plan.processes.size > 1 else losses.normalize_advantages
 
     @cached_property
+    def _apart(self) -> PolicyKind:
+        return self._plan.kind.apart()
+
+    @cached_property
     def _columns(self) -> Columns:
         return Columns(self._plan.buffer, self._old if self._plan.objective.needs_kl else None)
 
@@ -163,14 +160,10 @@ class TorchUpdate:
             for read, rows in drawn:
                 yield self._plan.kind.samples(read, rows)
 
-    def distributions(self) -> Iterator[Distribution]:
-        """Compute the policy's distributions in all states of the rollout, in row order and in chunks."""
-        return self._plan.kind.distributions(self._plan.buffer)
-
     def _old_parameters(self) -> Parameters | None:
         """Compute the parameters of the policy that collected the rollout in another loop, if they are known."""
         try:
-            return parameters_in_rollout(self._plan.kind, self.distributions())[1]
+            return parameters_in_rollout(self._plan.kind, self._plan.buffer)[1]
         except MissingKLError:
             if self._plan.needs_kl:
                 raise
@@ -228,8 +221,8 @@ class TorchUpdate:
 
     def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> Compared:
         """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
-        kind = self._plan.kind
-        with proximal.in_place_of(self._descent.parameters), th.no_grad(), without_traces(kind.policy):
+        kind, device = self._apart, self._plan.kind.policy.device
+        with proximal.in_place_of(self._descent.parameters), th.no_grad(), generators_kept(device):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
         return log_prob, parameters
@@ -339,5 +332,5 @@ class TorchUpdate:
     def kl(self) -> float | None:
         if self._old is None:
             return None
-        divergences, new = parameters_in_rollout(self._plan.kind, self.distributions())
+        divergences, new = parameters_in_rollout(self._plan.kind, self._plan.buffer)
         return divergences.kl(self._old, new).mean().item()

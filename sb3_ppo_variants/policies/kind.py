@@ -4,6 +4,7 @@
 masks or memory, derive from it, and are registered with :func:`register_kind`.
 """
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -24,6 +25,7 @@ from stable_baselines3.common.policies import (
 )
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from sb3_ppo_variants.arguments import (
     COUNT,
@@ -239,14 +241,14 @@ class PolicyKind:
         """Compute the distributions and the values, shape ``(n, 1)``, in initial states of episodes."""
         return self.distribution(observations), self.values(observations)
 
-    def acted_parameters(self, observations: PyTorchObs, more: More = None) -> Parameters | None:
-        """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` without a KL."""
-        if not self._has_distribution:
-            return None
-        if self._leaves_distribution("forward"):
-            return known_parameters(self.policy.action_dist)
-        with without_traces(self.policy):
-            return known_parameters(self.distribution(observations, more))
+    def acted_parameters(self) -> Parameters | None:
+        """Read the parameters of the distributions of a step, right after ``forward``, or ``None`` if it left none."""
+        is_left = self._has_distribution and self._leaves_distribution("forward")
+        return known_parameters(self.policy.action_dist) if is_left else None
+
+    def apart(self: Kind) -> Kind:
+        """Return the kind of a copy of the policy, which leaves no trace in the policy."""
+        return type(self)(copy_of_policy(self.policy))
 
     # The methods of the policy, which other kinds call with more arguments
 
@@ -313,7 +315,7 @@ class ActingPolicy:
         masks = None if self._masks is None else self._masks.now(self._model.env)
         given = self._kind.arguments(masks)
         actions, values, log_probs = self._kind.policy(observations, **given)
-        parameters = self._kind.acted_parameters(observations, masks)
+        parameters = self._kind.acted_parameters()
         return Acted(actions, values, log_probs, parameters, columns=given, seen=given)
 
     def terminal_value(self, observation: PyTorchObs, env_index: int) -> th.Tensor:
@@ -328,21 +330,45 @@ class ActingPolicy:
         return self._kind.values(observations)
 
 
-@contextmanager
-def without_traces(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Let what the policy computes leave PyTorch's random generator and its buffers as they are.
+class _CopiesGraphs(TorchFunctionMode):
+    """Lets tensors that were computed with gradients be copied, without their graphs."""
 
-    SB3 does not compute it. Buffers may be averages or counts, as those of batch normalisation are in training mode.
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is th.Tensor.__deepcopy__:
+            return args[0].detach().clone()
+        return function(*args, **(kwargs or {}))
+
+
+def copy_of_policy(policy: ActorCriticPolicy) -> Any:
+    """Copy a policy with all that it remembers, so that what the copy computes leaves no trace in the policy.
+
+    The two share their parameters, and what cannot be copied, such as a lock. ``torch.compile`` may have wrapped the
+    policy, but not the copy.
     """
-    before = {name: buffer.clone() for name, buffer in policy.named_buffers()}
-    devices = [policy.device] if policy.device.type == "cuda" else []
+    own: Any = getattr(policy, "_orig_mod", policy)
+    memo = {id(each): each for each in (*own.parameters(), own.optimizer)}
+    memo |= {id(each): copy(each) for each in (own.action_dist, *own.modules())}
+    with _CopiesGraphs():
+        for module in own.modules():
+            attributes = vars(memo[id(module)])
+            for name, value in [*vars(module).items()]:
+                try:
+                    attributes[name] = deepcopy(value, memo)
+                except Exception:  # Classes choose what they raise.
+                    attributes[name] = value
+    return memo[id(own)]
+
+
+@contextmanager
+def generators_kept(device: th.device) -> Iterator[None]:
+    """Leave the random generators of PyTorch, NumPy and Python as they are, because SB3 does not compute this."""
+    ours, numpys = random.getstate(), np.random.get_state()
     try:
-        with th.random.fork_rng(devices):
+        with th.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
-        for name, buffer in policy.named_buffers():
-            if name in before:
-                buffer.data = before[name]  # Its shape may have changed.
+        np.random.set_state(numpys)
+        random.setstate(ours)
 
 
 _KINDS: dict[type, type[PolicyKind]] = {}
@@ -373,22 +399,15 @@ def kind_of(policy: ActorCriticPolicy) -> PolicyKind:
     return kind_of_class(type(own))(policy)
 
 
-@contextmanager
-def first_state(policy: ActorCriticPolicy) -> Iterator[tuple[Distribution, th.Tensor]]:
+def of_first_state(policy: ActorCriticPolicy) -> tuple[Distribution, th.Tensor]:
     """Compute the distribution and the value, shape ``(1, 1)``, in a random first state of an episode.
 
-    While the context is active, the policy is in evaluation mode. After it, it is as it was before.
+    A copy of the policy does, in evaluation mode.
     """
     space = deepcopy(policy.observation_space)  # Sampling advances the random generator of a space.
-    observation, _ = policy.obs_to_tensor(space.sample())
-    training, distribution = policy.training, policy.action_dist
-    policy.set_training_mode(False)
-    policy.action_dist = copy(distribution)  # It keeps the graph of what it computes, and graphs cannot be copied.
-    try:
-        yield kind_of(policy).of_first_state(observation)
-    finally:
-        policy.action_dist = distribution
-        policy.set_training_mode(training)
+    apart = kind_of(copy_of_policy(policy))
+    apart.policy.set_training_mode(False)
+    return apart.of_first_state(policy.obs_to_tensor(space.sample())[0])
 
 
 def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:

@@ -258,7 +258,7 @@ class RecurrentActing(ActingPolicy):
         before = self._with_starts(self._states, episode_starts)._replace(action_masks=masks)
         given = self._kind.arguments(before)
         actions, values, log_probs, self._states = self._kind.policy(observations, **given)
-        parameters = self._kind.acted_parameters(observations, before)
+        parameters = self._kind.acted_parameters()
         columns = {name: value for name, value in given.items() if name != "episode_starts"}
         return Acted(actions, values, log_probs, parameters, columns, {**given, "lstm_states": self._states})
 

@@ -164,7 +164,7 @@ class NativeUpdate:
             masks = library.fitting(in_rows(buffer, masks).astype(bool), "masks", bool, n, distribution.outputs)
         parameters = plan.old_parameters
         if parameters is None:  # Another loop collected the rollout.
-            _, parameters = parameters_in_rollout(plan.kind, plan.kind.distributions(buffer))
+            _, parameters = parameters_in_rollout(plan.kind, buffer)
         self._old_parameters = parameters if objective.needs_kl else None
         old = np.ascontiguousarray(th.cat(parameters, dim=1).numpy(), dtype)
         library.fitting(old, "old parameters", dtype, n, distribution.outputs + distribution.n_stds)
