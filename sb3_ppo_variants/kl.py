@@ -339,7 +339,9 @@ def of_gaussians(distribution: type[Distribution]) -> Divergences:
 
 
 for _divergences in (
-    *map(of_gaussians, (DiagGaussianDistribution, SquashedDiagGaussianDistribution, StateDependentNoiseDistribution)),
+    of_gaussians(DiagGaussianDistribution),
+    of_gaussians(SquashedDiagGaussianDistribution),
+    of_gaussians(StateDependentNoiseDistribution),
     Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MaskableCategoricalDistribution, _masked_parameters, *_OF_CATEGORIES),

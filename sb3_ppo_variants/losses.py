@@ -98,7 +98,7 @@ def depends_otherwise(loss: th.Tensor, part: object, read: Iterable[th.Tensor], 
 def _untrained(part: object) -> ArgumentError:
     return ArgumentError(
         f"{type(part).__name__} has a learnable tensor, which no optimizer would train: make it a number, which "
-        "at() and after_update() of an objective may change; if it belongs to another network, call requires_grad_(False)"
+        "at() and after_update() of an objective may change, or call requires_grad_(False) of a network of its own"
     )
 
 

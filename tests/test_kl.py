@@ -172,7 +172,7 @@ def test_another_density_does_not_share_the_kl() -> None:
         divergence(laplacian, laplacian)
 
 
-def density_of_its_own(base: type[Distribution]) -> type[Distribution]:
+def density_of_its_own(base: type[Distribution]) -> Any:
     """Return a subclass that gives actions other log-probabilities, as a truncated distribution does."""
     return type("Truncated", (base,), {"log_prob": lambda self, actions: 2 * super(base, self).log_prob(actions)})
 
@@ -181,7 +181,8 @@ def density_of_its_own(base: type[Distribution]) -> type[Distribution]:
     "base", [*(cls for cls in _REGISTRY if cls is not Uniform), SquashedStateGaussianDistribution, HybridDistribution]
 )
 def test_a_class_inherits_a_kl_while_it_inherits_the_density(base: type[Distribution]) -> None:
-    plain, other = object.__new__(type("Plain", (base,), {})), object.__new__(density_of_its_own(base))
+    plain: Any = object.__new__(type("Plain", (base,), {}))
+    other = object.__new__(density_of_its_own(base))
     with suppress(AttributeError):  # That of a product reads its parts.
         assert divergences_of(plain).distribution in base.__mro__
     with pytest.raises(MissingKLError, match=r"register_kl\(Truncated, parameters, formula\)"):
@@ -190,7 +191,7 @@ def test_a_class_inherits_a_kl_while_it_inherits_the_density(base: type[Distribu
 
 class TruncatedPolicy(ActorCriticPolicy):
     def _build(self, lr_schedule: Any) -> None:
-        self.action_dist: Any = density_of_its_own(DiagGaussianDistribution)(1)
+        self.action_dist = density_of_its_own(DiagGaussianDistribution)(1)
         super()._build(lr_schedule)
 
 

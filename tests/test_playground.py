@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from inspect import signature
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 from javascript import STATIC, evaluate
 
 from benchmarks.figures.ratio import by_ratio
-from sb3_ppo_variants import objectives
+from sb3_ppo_variants import PPOClip, PPOFixedKL, objectives
 from sb3_ppo_variants.objectives import NativeObjective
+from sb3_ppo_variants.objectives.trust_region import DISCRETE_DELTA
 
 # The objectives with the values of the sliders that each has.
 MADE: dict[str, Callable[[dict[str, float]], NativeObjective]] = {
@@ -21,19 +23,23 @@ MADE: dict[str, Callable[[dict[str, float]], NativeObjective]] = {
     "CISPO": lambda c: objectives.CISPO(c["epsHigh"]),
     "Rollback": lambda c: objectives.Rollback(c["eps"], c["alpha"]),
     "TrulyPPO": lambda c: objectives.TrulyPPO(c["delta"], c["alphaKL"]),
-    "TRGPPO": lambda c: objectives.TRGPPO(c["eps"], c["delta"]),
+    "TRGPPO": lambda c: objectives.TRGPPO(c["eps"], c["deltaTRG"]),
     "SPO": lambda c: objectives.SPO(c["eps"]),
-    "P3O": lambda c: objectives.P3O(c["tau"], c["beta"]),
+    "P3O": lambda c: objectives.P3O(c["tau"], c["betaP3O"]),
     "SAPO": lambda c: objectives.SAPO(c["tauPos"], c["tauNeg"]),
     "DPO": lambda c: objectives.DPO(c["alphaDPO"], c["betaDPO"]),
     "KLPenalized": lambda c: objectives.KLPenalized(kl_coef=c["beta"]),
     "KLHinge": lambda c: objectives.KLHinge(c["target"], c["beta"], c["eta"]),
-    "ReverseKL": lambda c: objectives.ReverseKL(c["beta"]),
+    "ReverseKL": lambda c: objectives.ReverseKL(c["betaReverse"]),
 }
 # The same curves as another: with a rule for beta, with a schedule for it, or with a rule that ends updates.
 SAME_CURVES = {"AdaptiveKL", "AdaptiveReverseKL", "MDPO", "ESPO"}
-# The page has one slider for the beta of several objectives, and one for the delta of two. Clipped has no default.
-WITHOUT_DEFAULTS = {"P3O", "KLPenalized", "ReverseKL", "TRGPPO", "Clipped"}
+# Where an argument has no default, that of the class of the algorithm, or of the distribution.
+DEFAULTS = {
+    "Clipped": objectives.Clipped(0.2),
+    "KLPenalized": objectives.KLPenalized(kl_coef=1.0),
+    "TRGPPO": objectives.TRGPPO(delta=DISCRETE_DELTA),
+}
 ADVANTAGES = (-2.3, -1.0, 1.0, 0.4)
 PARTS = np.linspace(0.0031, 0.9973, 37)
 
@@ -81,5 +87,9 @@ def test_the_page_has_every_objective() -> None:
 
 def test_the_sliders_start_at_the_defaults_of_the_package() -> None:
     first = {key: slider["first"] for key, slider in javascript("COEFFICIENTS").items()}
-    for made in (made(first) for name, made in MADE.items() if name not in WITHOUT_DEFAULTS):
-        assert made == type(made)()
+    for name, made in MADE.items():
+        assert made(first) == (DEFAULTS[name] if name in DEFAULTS else type(made(first))())
+    for cls in (PPOClip, PPOFixedKL):
+        arguments = signature(cls).parameters
+        for name, value in vars(DEFAULTS["Clipped" if cls is PPOClip else "KLPenalized"]).items():
+            assert arguments[name].default == value

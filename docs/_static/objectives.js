@@ -9,14 +9,17 @@ const COEFFICIENTS = {
   epsHigh: { symbol: "ε high", from: 0.02, to: 4, first: 0.28 },
   c: { symbol: "c", from: 1.01, to: 4, first: 3 },
   alpha: { symbol: "α of Rollback", from: 0.01, to: 2, first: 0.3 },
-  delta: { symbol: "δ", from: 0.001, to: 0.3, first: 0.03 },
+  delta: { symbol: "δ of TrulyPPO", from: 0.001, to: 0.3, first: 0.03 },
+  deltaTRG: { symbol: "δ of TRGPPO", from: 0.001, to: 0.3, first: 0.001 },
   alphaKL: { symbol: "α of TrulyPPO", from: 0.1, to: 20, first: 5 },
   tau: { symbol: "τ of P3O", from: 0.5, to: 8, first: 4 },
   tauPos: { symbol: "τ of SAPO, A > 0", from: 0.2, to: 8, first: 1 },
   tauNeg: { symbol: "τ of SAPO, A < 0", from: 0.2, to: 8, first: 1.05 },
   alphaDPO: { symbol: "α of DPO", from: 0.1, to: 4, first: 2 },
   betaDPO: { symbol: "β of DPO", from: 0.1, to: 4, first: 0.6 },
-  beta: { symbol: "β", from: 0, to: 10, first: 1 },
+  betaP3O: { symbol: "β of P3O", from: 0, to: 10, first: 0.1 },
+  beta: { symbol: "β of KLPenalized, KLHinge", from: 0, to: 10, first: 1 },
+  betaReverse: { symbol: "β of ReverseKL", from: 0, to: 10, first: 3 },
   target: { symbol: "d_targ", from: 0.001, to: 0.1, first: 0.01 },
   eta: { symbol: "η", from: 0, to: 2000, first: 1000 },
   oldProb: { symbol: "π_old(a|s)", from: 0.05, to: 0.95, first: 0.25 },
@@ -63,9 +66,9 @@ const OBJECTIVES = {
     of: (s, { delta, alphaKL }) => penalized(s, s.kl >= delta && s.r * s.a > s.a ? alphaKL : 0),
   },
   TRGPPO: {
-    uses: ["eps", "delta"],
-    of: (s, { eps, delta, oldProb }) => {
-      const [least, greatest] = rangeOfRatio(delta, oldProb);
+    uses: ["eps", "deltaTRG"],
+    of: (s, { eps, deltaTRG, oldProb }) => {
+      const [least, greatest] = rangeOfRatio(deltaTRG, oldProb);
       return clipped(s, Math.min(least, 1 - eps), Math.max(greatest, 1 + eps));
     },
   },
@@ -77,10 +80,10 @@ const OBJECTIVES = {
     },
   },
   P3O: {
-    uses: ["tau", "beta"],
-    of: (s, { tau, beta }) => {
+    uses: ["tau", "betaP3O"],
+    of: (s, { tau, betaP3O }) => {
       const [value, slope] = gated(s, tau);
-      return [value - beta * s.kl, slope, -beta];
+      return [value - betaP3O * s.kl, slope, -betaP3O];
     },
   },
   SAPO: { uses: ["tauPos", "tauNeg"], of: (s, { tauPos, tauNeg }) => gated(s, s.a > 0 ? tauPos : tauNeg) },
@@ -102,7 +105,7 @@ const OBJECTIVES = {
       return [value - eta * beyond ** 2, slope, -beta - 2 * eta * beyond];
     },
   },
-  ReverseKL: { uses: ["beta"], of: (s, { beta }) => penalizedReverse(s, beta) },
+  ReverseKL: { uses: ["betaReverse"], of: (s, { betaReverse }) => penalizedReverse(s, betaReverse) },
 };
 
 // KL(old || new) if the policy chooses between two actions, of which the one that was taken is r times as likely now.

@@ -115,8 +115,8 @@ class MDPO(NativeObjective):
     """Mirror Descent Policy Optimization, on-policy, equation 5 of https://arxiv.org/abs/2005.09814.
 
     It is E[r A - KL(new || old) / t_k], where the step size t_k of update k falls linearly over training. In the
-    authors' code it falls from 1 to 1 / K over K updates. The paper's m, the number of gradient steps for each t_k, is
-    the number of minibatches of an update.
+    authors' code, t_k = 1 - (k - 1) / K with k from 0 to K - 1, so it ends at 2 / K. The paper's m, the number of
+    gradient steps for each t_k, is the number of minibatches of an update.
 
     :param step_size: t at the beginning of training, > 0
     :param final_step_size: t at its end, in (0, step_size]

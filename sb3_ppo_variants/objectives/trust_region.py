@@ -159,20 +159,26 @@ def line_through(old_parameters: tuple[Rows, ...], actions: Rows, old_log_prob: 
 
 
 def _log_probs_of_outcomes(parameters: list[Rows], actions: Rows) -> Iterator[Rows]:
-    """Compute the log-probability of each dimension, for each kind of discrete actions with such parameters."""
-    rows = np.arange(len(actions))
-    if len(parameters) == 1 and parameters[0].shape == actions.shape:
-        yield -np.logaddexp(0, np.where(actions == 1, -1, 1) * parameters[0])
-    if len(parameters) != actions.shape[1]:
+    """Compute the log-probability of each dimension, for each way to divide them among categories and coins.
+
+    The logits of categories belong to one dimension, and those of coins to one each.
+    """
+    if not parameters or len(parameters) > actions.shape[1]:
+        if not parameters and not actions.shape[1]:
+            yield actions
         return
-    chosen = actions.astype(np.int64)
-    columns = []
-    for logits, outcome in zip(parameters, chosen.T, strict=True):
-        if np.any((outcome < 0) | (outcome >= logits.shape[1])):
-            return
-        highest = logits.max(axis=1)
-        columns.append(logits[rows, outcome] - highest - np.log(np.exp(logits - highest[:, None]).sum(axis=1)))
-    yield np.stack(columns, axis=1)
+    logits, *others = parameters
+    coins, outcome = actions[:, : logits.shape[1]], actions[:, 0].astype(np.int64)
+    ways = []
+    if np.all((outcome >= 0) & (outcome < logits.shape[1])):
+        highest = logits.max(axis=1, keepdims=True)
+        log_probs = logits - highest - np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
+        ways.append(np.take_along_axis(log_probs, outcome[:, None], axis=1))
+    if coins.shape == logits.shape:
+        ways.append(-np.logaddexp(0, np.where(coins == 1, -1, 1) * logits))
+    for first in ways:
+        for rest in _log_probs_of_outcomes(others, actions[:, first.shape[1] :]):
+            yield np.concatenate([first, rest], axis=1)
 
 
 def line_of_gaussian(z2: Rows) -> Line:

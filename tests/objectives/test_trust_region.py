@@ -40,6 +40,14 @@ RANGES: dict[str, tuple[Any, list[float], float, float, float | None, float | No
     # p = 1/2 becomes 0.6, or 0.4.
     "Bernoulli": ((np.zeros((1, 2)),), [1, 0], log(0.25), -log(0.6 * 0.4 * 4), (0.4 * 2) ** 2, (0.6 * 2) ** 2),
     "a single coin": ((np.zeros((1, 1)),), [1], log(0.5), -log(0.6 * 0.4 * 4) / 2, 0.4 * 2, 0.6 * 2),
+    # Parts of hybrid actions.
+    "categories and coins, upper": (
+        (UNIFORM, np.zeros((1, 2))), [2, 1, 0], log(1 / 16), OF_UPPER - log(0.96), None, 1.6 * 1.2**2,
+    ),
+    "coins between categories, lower": (
+        (UNIFORM, np.zeros((1, 2)), UNIFORM), [2, 1, 0, 3], log(1 / 64), 2 * OF_LOWER - log(0.96),
+        0.4**2 * 0.8**2, None,
+    ),
     "Gaussian, upper": (
         GAUSSIAN, [2.0], -2 - log(0.5) - log(2 * np.pi) / 2, log(1.2) + 1.16 / 2.88 - 0.5,
         None, exp(2 - 2.56 / 2.88) / 1.2,
@@ -142,6 +150,15 @@ def test_the_range_of_parts_that_do_not_always_count_is_not_known(seed: int) -> 
     with pytest.raises(ArgumentError, match="hybrid actions of discrete parts that always count"):
         small(PPOCustom, env, objective=TRGPPO(), seed=seed, policy_kwargs={"only_if": {"kick": ("choice", 1)}})
     small(PPOCustom, env, objective=TRGPPO(), seed=seed)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_hybrid_actions_of_all_discrete_parts(fast: bool) -> None:
+    parts = {"choice": spaces.Discrete(3), "coins": spaces.MultiBinary(3), "choices": spaces.MultiDiscrete([2, 4])}
+    for order in (parts, dict(reversed(parts.items()))):
+        env = noise_envs(spaces.Tuple([*order.values()]))
+        logged = small(PPOCustom, env, objective=TRGPPO(delta=1e-6), fast=fast, learning_rate=0.01).learn(32).logger
+        assert logged.name_to_value["train/kl"] > 0
 
 
 class OfDiscreteActions(SPO):

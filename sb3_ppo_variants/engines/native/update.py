@@ -476,12 +476,12 @@ class OwnLoss:
             loss = compute()
         check_loss(loss, self._part, self._needed)
         leaves = self._leaves
-        if not self._written:  # In the first minibatch, which the others are like.
-            if depends_otherwise(loss, self._part, leaves.values(), self._trained):
-                raise ArgumentError(
-                    f"{type(self._part).__name__}.loss depends on parameters in another way than through the "
-                    "minibatch, which the native library does not follow: pass fast=False"
-                )
+        # In the first minibatch, which the others are like.
+        if not self._written and depends_otherwise(loss, self._part, leaves.values(), self._trained):
+            raise ArgumentError(
+                f"{type(self._part).__name__}.loss depends on parameters in another way than through the minibatch, "
+                "which the native library does not follow: pass fast=False"
+            )
         self.loss[0] = loss.item()
         found = zip(leaves, th.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True)
         slopes = {name: slope.numpy() for name, slope in found if slope is not None}
