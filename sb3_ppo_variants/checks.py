@@ -44,7 +44,7 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
     check_fixed(within(objective))
     if type(objective).check_distribution is Objective.check_distribution:
         return
-    with th.no_grad(), generators_kept(policy.device):
+    with th.no_grad(), generators_kept(policy):
         objective.check_distribution(of_first_state(policy)[0])
 
 

@@ -2,9 +2,11 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import ceil
 from numbers import Real
+from threading import get_ident, main_thread
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -42,7 +44,13 @@ from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdapt
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import EWMA, ProximalPolicy
-from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer
+from sb3_ppo_variants.policies.kind import (
+    ALIASES,
+    copy_of_policy,
+    kind_of,
+    make_policy_and_buffer,
+    with_own_distribution,
+)
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -110,6 +118,8 @@ class PPOBase(SavedAlgorithm):
     old_policy: OldPolicy | None = None
     # The parameters that no optimizer trains, as far as there was a warning of them.
     _untrained: Sequence[str] = ()
+    # The thread that learns.
+    _learner: int | None = None
     # Whether schedules are called. At construction and in files, they are not.
     _has_begun: bool = False
 
@@ -427,7 +437,7 @@ class PPOBase(SavedAlgorithm):
             checks.check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
-            with checks.checked(self), supervised.to_the_end():
+            with self._learning(), checks.checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
                     same["num_timesteps"] = self.num_timesteps
@@ -441,8 +451,16 @@ class PPOBase(SavedAlgorithm):
                     reset_num_timesteps=reset_num_timesteps,
                 )
 
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        self._learner = get_ident()
+        try:
+            yield
+        finally:
+            self._learner = None
+
     def _excluded_save_params(self) -> list[str]:
-        own = ["_division", "_scheduled", "_untrained", "_has_begun", "old_policy"]
+        own = ["_division", "_scheduled", "_untrained", "_has_begun", "_learner", "old_policy"]
         return [*super()._excluded_save_params(), *own]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
@@ -471,6 +489,9 @@ class PPOBase(SavedAlgorithm):
         """
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
         policy: Any = self.policy
+        if get_ident() != (self._learner or main_thread().ident):
+            # Two threads must not use one distribution, nor one mode while the model learns.
+            policy = copy_of_policy(policy) if self._learner else with_own_distribution(policy)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )

@@ -39,7 +39,7 @@ def parameters_in_rollout(kind: PolicyKind, buffer: RolloutBuffer) -> tuple[Dive
     """
     chunks, apart = [], kind.apart()
     apart.policy.set_training_mode(False)
-    with th.no_grad(), generators_kept(apart.policy.device):
+    with th.no_grad(), generators_kept(apart.policy):
         for distribution in apart.distributions(buffer):
             divergences = divergences_of(distribution)
             chunks.append(divergences.parameters(distribution))
@@ -221,8 +221,8 @@ class TorchUpdate:
 
     def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> Compared:
         """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
-        kind, device = self._apart, self._plan.kind.policy.device
-        with proximal.in_place_of(self._descent.parameters), th.no_grad(), generators_kept(device):
+        kind = self._apart
+        with proximal.in_place_of(self._descent.parameters), th.no_grad(), generators_kept(kind.policy):
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
         return log_prob, parameters
