@@ -101,7 +101,9 @@ def visit_math_block(self: HTML5Translator, node: math_block) -> None:
 
 
 # In a long name, and not within a tag.
-BREAKS = re.compile(r"(?<=[a-z_][._/=])(?=\w[^<>]*</span>)")
+BREAKS = re.compile(r"(?<=[a-z_][._/=])(?=\w)(?![^<]*>)")
+# Also in the name of a column.
+BREAKS_IN_HEAD = re.compile(BREAKS.pattern + r"|(?<=[a-z])(?=[A-Z])(?![^<]*>)")
 
 
 def name_columns(app: Sphinx, tree: document, page: str) -> None:
@@ -118,7 +120,8 @@ class Translator(HTML5Translator):
 
     def depart_entry(self, node: entry) -> None:
         """End a cell."""
-        self.body[self.cell :] = [BREAKS.sub("<wbr>", part) for part in self.body[self.cell :]]
+        breaks = BREAKS_IN_HEAD if isinstance(node.parent.parent, thead) else BREAKS
+        self.body[self.cell :] = [breaks.sub("<wbr>", part) for part in self.body[self.cell :]]
         super().depart_entry(node)
 
     def visit_entry(self, node: entry) -> None:
