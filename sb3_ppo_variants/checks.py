@@ -19,14 +19,15 @@ from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
 from sb3_ppo_variants.envs import masks
-from sb3_ppo_variants.envs.outputs import OutputCheck, checked_outputs
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError
+from sb3_ppo_variants.envs.outputs import LARGEST, OutputCheck, checked_outputs
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, NonFiniteError
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
 from sb3_ppo_variants.losses import ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import within
 from sb3_ppo_variants.policies.kind import generators_kept, kind_of, of_first_state
+from sb3_ppo_variants.processes import find_normalizations, get_moments
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
 from sb3_ppo_variants.update import UpdatePlan, parameters_in
@@ -84,6 +85,27 @@ def checked_env(
     check_action_space(wrapped.action_space, use_sde)
     check_observation_space(policy, wrapped.observation_space, policy_kwargs)
     return wrapped
+
+
+def check_normalization(env: VecEnv | None, normalized: bool) -> bool:
+    """Warn if an environment normalises observations twice, or lacks the statistics that a policy was trained with.
+
+    :param normalized: whether it was trained on normalised observations
+    :return: whether there was a warning
+    """
+    wrappers = [wrapper for wrapper in find_normalizations(env) if wrapper.norm_obs]
+    keys = [key for wrapper in wrappers for key in wrapper.norm_obs_keys or [""]]
+    counts = [moments.count for name, moments in get_moments(env).items() if "obs_rms" in name]
+    twice, missing = len({*keys}) < len(keys), normalized and env is not None and max(counts, default=0) < 1
+    if twice:
+        warnings.warn("env normalizes observations twice, by a VecNormalize inside another one: leave out one of them")
+    if missing:
+        warnings.warn(
+            "the policy was trained on observations that VecNormalize normalized, but env has no VecNormalize with its "
+            "statistics, which files of models do not contain: save them with model.get_vec_normalize_env().save(path) "
+            "too, and pass VecNormalize.load(path, env)"
+        )
+    return twice or missing
 
 
 def check_learn(env: VecEnv | None, **arguments: object) -> None:
@@ -164,10 +186,19 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
                 yield
         except EnvOutputError:
             raise
-        except (ValueError, RuntimeError):
+        except (ValueError, RuntimeError) as error:
+            if "allow_early_resets" in str(error):
+                raise RuntimeError(
+                    "learn() begins new episodes, as it does after an interrupt, and Monitor(allow_early_resets=False) "
+                    "refuses that in the middle of one: make the environments without this argument"
+                ) from error
             check_finite_parameters(model.policy)
             if model._last_obs is not None:
                 OutputCheck(model.observation_space, model.n_envs).numbers(model._last_obs)
+            parts = [rows for _, rows in parts_of(model.rollout_buffer.observations) if isinstance(rows, np.ndarray)]
+            if (largest := max(float(np.abs(rows).max(initial=0)) for rows in parts or [np.zeros(1)])) > LARGEST:
+                problem = f"too large for single precision, in which policies compute: {largest}"
+                raise NonFiniteError("observation", problem) from error
             raise
     except GuardError as error:
         if error.step is None and (error.env_index is not None or isinstance(error, EnvOutputError)):
@@ -200,7 +231,9 @@ def check_prediction(
                 "evaluate_policy of sb3-contrib drops it when it passes masks: use SB3's with "
                 "sb3_ppo_variants.evaluation.WithMasks(model, env)"
             )
-    if counts and not isinstance(observation, tuple):  # The policy itself refuses tuples.
+    if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+        raise ArgumentError("observation is (observation, info), by mixing Gym API with SB3's: pass the first alone")
+    if counts:
         tensors = policy.obs_to_tensor(observation)[0]
         n_observations = len(next(iter(tensors.values())) if isinstance(tensors, dict) else tensors)
         for name, count in counts.items():

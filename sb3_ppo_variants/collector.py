@@ -274,10 +274,10 @@ def bounds_of(policy: ActorCriticPolicy) -> Bounds | None:
 
 
 def bring_into_bounds(policy: ActorCriticPolicy, bounds: Bounds | None, actions: np.ndarray) -> np.ndarray:
-    """Scale or clip actions to what the environments expect.
+    """Scale or clip actions to what the environments expect, in an array of its own, which they may change.
 
     :param bounds: those that :func:`bounds_of` has found
     """
     if policy.squash_output:
         return policy.unscale_action(actions)
-    return actions if bounds is None else np.clip(actions, *bounds)
+    return actions.copy() if bounds is None else np.clip(actions, *bounds)

@@ -9,7 +9,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from sb3_ppo_variants.callbacks import set_reads
 from sb3_ppo_variants.collector import Reads
-from sb3_ppo_variants.envs.masks import METHOD
+from sb3_ppo_variants.envs.masks import find_masks
 
 __all__ = ["MaskedEvalCallback", "WithMasks"]
 
@@ -30,7 +30,7 @@ class WithMasks:
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict the actions for the current observations of the environments; see the model."""
-        return self._model.predict(*args, action_masks=self._env.env_method(METHOD), **kwargs)
+        return self._model.predict(*args, action_masks=find_masks(self._env)[0](), **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_model":  # A copy does not have it yet.

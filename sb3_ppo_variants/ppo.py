@@ -1,6 +1,7 @@
 """The training loop that all variants share: plan an update, collect a rollout, run the update, log."""
 
 import inspect
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
@@ -112,6 +114,8 @@ class PPOBase(SavedAlgorithm):
     optional_states: ClassVar[Sequence[str]] = ("proximal_policy",)
     proximal_policy: ProximalPolicy | None = None
     """The policy to stay close to, if the objective is an :class:`~sb3_ppo_variants.objectives.EWMA`."""
+    normalized: bool = False
+    """Whether the policy was last trained on observations that ``VecNormalize`` normalised."""
     _division: Updates
     # What lr_schedule was made of, and the distributions of the last rollout.
     _scheduled: object
@@ -159,6 +163,7 @@ class PPOBase(SavedAlgorithm):
         if callable(self.learning_rate):
             current_value("learning_rate", self.learning_rate, 1.0)
         make_policy_and_buffer(self)
+        checks.check_normalization(self.env, self.normalized)
         self._division = divide(self.updates)
         self._division.prepare(self)
         for name in schedules - STAY_NUMBERS:
@@ -406,6 +411,7 @@ class PPOBase(SavedAlgorithm):
         if self.verbose >= 1 and plan.processes.rank == 0:
             engine, why = choose(plan, self.fast)
             print(f"Training on the {engine.path} path: {why}")
+        self.normalized = getattr(self._vec_normalize_env, "norm_obs", False)
         before, begun = self._last_obs, super()._setup_learn(*args, **arguments)
         if self.env is not None and self._last_obs is not before:
             self.run.turn = Turn(self.env)
@@ -487,6 +493,9 @@ class PPOBase(SavedAlgorithm):
         :raises ArgumentError: if masks are missing or do not fit, or the policy takes none, or if ``state`` or
             ``episode_start`` belong to another number of environments
         """
+        caller = sys._getframe(1)  # The policy alone does not show in which environments it is evaluated.
+        if caller.f_code is evaluate_policy.__code__ and not self.run.warned:
+            self.run.warned = checks.check_normalization(caller.f_locals["env"], self.normalized)
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
         policy: Any = self.policy
         if get_ident() != (self._learner or main_thread().ident):

@@ -24,11 +24,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.envs.outputs import Info, copy_value
+from sb3_ppo_variants.envs.outputs import Info, check_observables, copy_value
 from sb3_ppo_variants.envs.subproc import SafeSubprocVecEnv
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.interrupts import HELD
@@ -62,7 +61,7 @@ class GymnasiumVecEnv(VecEnv):
         if type(env) in (SyncVectorEnv, AsyncVectorEnv):
             cls = "DummyVecEnv" if isinstance(env, SyncVectorEnv) else "SafeSubprocVecEnv"
             raise ArgumentError(f"env={env} has single environments: use {cls}(env.env_fns), or pass env to the model")
-        check_for_nested_spaces(env.single_observation_space)
+        check_observables(env.single_observation_space)
         self._mode = check_mode(env, autoreset_mode)
         self.env = env
         self._inner: Any = env.unwrapped
@@ -377,11 +376,14 @@ ABSENT = (AttributeError, NotImplementedError)
 
 
 def has_attr(env: VecEnv, name: str) -> bool:
-    """Whether all single environments have an attribute; False if the environment gives no access to them."""
-    with suppress(*ABSENT), HELD:  # SB3's workers would give an answer that is interrupted to the next question.
-        # Some answer None for every name.
-        return bool(env.has_attr(name)) and not env.has_attr("an attribute that no environment has")
-    return False
+    """Whether all single environments have an attribute; False if they raise any error, or cannot be asked."""
+
+    def answers(name: str) -> bool:
+        with suppress(Exception), HELD:  # SB3's workers would give an interrupted answer to the next question.
+            return bool(env.has_attr(name))
+        return False
+
+    return answers(name) and not answers("an attribute that no environment has")  # Some answer None for every name.
 
 
 def pending_seeds(env: VecEnv) -> list[int]:

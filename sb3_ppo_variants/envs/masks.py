@@ -7,16 +7,18 @@ a part that is left out or ``None`` may do everything, and a ``Box`` has no mask
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 
 from sb3_ppo_variants.envs.adapter import has_attr
 from sb3_ppo_variants.envs.outputs import Value, as_real_array, refuse_output, show
-from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, refuse
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, AnySpace, HybridLayout, Path, is_hybrid, parts_of, size_of
 
@@ -99,12 +101,23 @@ class MaskCheck:
         self._starts = np.cumsum([0, *sizes[:-1]])
         self.size = sum(sizes)
         """The number of booleans in a mask."""
+        self._env: VecEnv | None = None
+        self._ask: Callable[[], Sequence[Value]]
 
     def now(self, env: VecEnv | None) -> np.ndarray:
         """Ask environments for the masks of their current states; see :meth:`stack`."""
         assert env is not None
-        with HELD:
-            masks = env.env_method(METHOD)
+        if env is not self._env:
+            self._env, (self._ask, _) = env, find_masks(env)
+        try:
+            with HELD:
+                masks = self._ask()
+        except (TypeError, WorkerError) as error:
+            if "TypeError: " not in f"{type(error).__name__}: {error}":
+                raise
+            raise ArgumentError(f"{METHOD} must be a method without arguments that returns a mask: {error}") from error
+        if len(masks) != env.num_envs:
+            refuse_output("array of action masks", show(masks), f"one for each of {env.num_envs} environments", None)
         return self.stack(masks)
 
     def stack(self, masks: Sequence[Value]) -> np.ndarray:
@@ -135,6 +148,18 @@ class MaskCheck:
                 return f"{f' in dimension {dimension}' if n > 1 else ''}{_of_part(path)}"
             dimension -= n
         raise IndexError(dimension)
+
+
+def find_masks(env: Any) -> tuple[Callable[[], Sequence[Value]], bool]:
+    """Find what returns the masks of all environments: the outermost ``action_masks``, or ``env_method`` for them.
+
+    :return: and whether it is that of a vectorised environment or of a wrapper around it, and not of each single one
+    """
+    while getattr_static(env, METHOD, None) is None:
+        if getattr(type(env), "env_method", None) is not VecEnvWrapper.env_method:
+            return partial(env.env_method, METHOD), isinstance(env, VecEnvWrapper)
+        env = env.venv
+    return getattr(env, METHOD), True
 
 
 def own_space(env: VecEnv) -> spaces.Space[object]:
@@ -168,7 +193,7 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
 
     :raises ArgumentError: if masks are missing, naming the environment
     """
-    if takes_masks and not has_attr(env, METHOD):
+    if takes_masks and not (find_masks(env)[1] or has_attr(env, METHOD)):
         raise ArgumentError(
             f"{policy} needs action masks, but the environments have no {METHOD}(): add this method to them, or wrap "
             "each of them in sb3-contrib's ActionMasker"

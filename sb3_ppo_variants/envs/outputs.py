@@ -21,14 +21,16 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from sb3_ppo_variants.errors import EnvOutputError, NonFiniteError
+from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, NonFiniteError
 from sb3_ppo_variants.interrupts import HELD
-from sb3_ppo_variants.layout import Actions, AnySpace
+from sb3_ppo_variants.layout import Actions, AnySpace, parts_of
 
 # The largest number in single precision, which rollout buffers have.
 LARGEST = float(np.finfo(np.float32).max)
 # What a step returns.
 RETURNED = ("observation", "reward", "terminated", "truncated", "info")
+# The undivided spaces of which SB3's policies and buffers take observations.
+OBSERVABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # Types of rewards that need no conversion.
 NUMBERS = frozenset({float, int, np.float64, np.float32})
 IMMUTABLE = frozenset({bool, int, float, str, type(None), np.bool_, np.float32, np.float64, np.int32, np.int64})
@@ -68,8 +70,10 @@ def is_finite(array: np.ndarray) -> bool:
 def check_finite(array: np.ndarray, quantity: str, env_index: int | None = None) -> None:
     """:raises NonFiniteError: if a number of one environment, or in one of the rows of all, is NaN or infinite"""
     if not is_finite(array):
+        wrapper = "gymnasium.wrappers.TransformObservation(env, numpy.nan_to_num, env.observation_space)"
+        remedy = f". Replace missing data in each environment, as with {wrapper}" if "observation" in quantity else ""
         row = int(np.argwhere(~np.isfinite(array))[0][0]) if env_index is None else env_index
-        raise NonFiniteError(quantity, f"not finite: {array[row] if env_index is None else array}", row)
+        raise NonFiniteError(quantity, f"not finite: {array[row] if env_index is None else array}{remedy}", row)
 
 
 def copy_value(value: Value) -> Value:
@@ -77,6 +81,28 @@ def copy_value(value: Value) -> Value:
     if type(value) is dict:
         return {key: part if type(part) in IMMUTABLE else copy_value(part) for key, part in value.items()}
     return value.copy() if type(value) is np.ndarray and not value.dtype.hasobject else deepcopy(value)
+
+
+def check_observables(space: object) -> None:
+    """Check that observations are arrays or numbers, alone or in one ``Dict`` or ``Tuple``.
+
+    :param space: their space; one that is not gymnasium's is not checked
+    :raises ArgumentError: if they have a part of another space, naming it
+    :raises NotImplementedError: if they have a ``Dict`` or ``Tuple`` inside another one, as in SB3
+    """
+    for path, part in parts_of(space) if isinstance(space, spaces.Space) else ():
+        name = "env.observation_space" + "".join(f"[{key!r}]" for key in path)
+        if not isinstance(part, OBSERVABLE):
+            raise ArgumentError(
+                f"{name}={part} is not one of the spaces that policies observe, which are "
+                f"{', '.join(cls.__name__ for cls in OBSERVABLE)}: leave it out of a Dict with gymnasium.wrappers."
+                "FilterObservation, or make an array of it with FlattenObservation (of Text) or TransformObservation"
+            )
+        if len(path) > 1:
+            raise NotImplementedError(
+                f"{name}={part} is in a space inside another one, which no policy observes: wrap the environment in "
+                "gymnasium.wrappers.FlattenObservation(env), and use 'MlpPolicy'"
+            )
 
 
 class OutputCheck:

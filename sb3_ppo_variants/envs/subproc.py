@@ -32,7 +32,7 @@ from stable_baselines3.common.vec_env.base_vec_env import CloudpickleWrapper, Ve
 from stable_baselines3.common.vec_env.util import dict_to_obs, obs_space_info
 
 from sb3_ppo_variants.arguments import COUNT, POSITIVE, one_of
-from sb3_ppo_variants.envs.outputs import DummySteps, Info
+from sb3_ppo_variants.envs.outputs import DummySteps, Info, check_observables
 from sb3_ppo_variants.errors import ArgumentError, GuardError, WorkerError, refuse
 from sb3_ppo_variants.interrupts import HELD
 from sb3_ppo_variants.layout import Actions, AnySpace
@@ -173,15 +173,19 @@ class SafeSubprocVecEnv(SubprocVecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Check whether all environments have an attribute."""
-        return all(self.env_method("has_wrapper_attr", attr_name))
+        return all(self._ask_all("has_attr", attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Get an attribute of some of the environments."""
         return self._ask("get_attr", indices, attr_name)
 
     def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of some of the environments."""
-        self._ask("set_attr", indices, attr_name, value)
+        """Set an attribute of some of the environments: in each, that of the innermost wrapper or environment.
+
+        :raises AttributeError: if an environment has no such attribute
+        """
+        if not all(self._ask("set_attr", indices, attr_name, value)):
+            raise AttributeError(f"not all environments have {attr_name!r}: give it a first value in their constructor")
 
     def env_method(
         self, method_name: str, *method_args: object, indices: VecEnvIndices = None, **method_kwargs: object
@@ -399,12 +403,25 @@ class WorkerEnvs(DummyVecEnv):
 
     def _make(self, i: int, env_fn: Callable[[], gym.Env]) -> gym.Env:
         self._current.value = self.first + i
-        return env_fn()
+        env = env_fn()
+        check_observables(getattr(env, "observation_space", None))
+        return env
 
     def _get_target_envs(self, indices: VecEnvIndices) -> Iterator[gym.Env]:  # type: ignore[override]
         for i in self._get_indices(indices):
             self._current.value = self.first + i
             yield self.envs[i]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Check whether all environments have an attribute."""
+        return all(find_owner(env, attr_name) is not None for env in self._get_target_envs(None))
+
+    def set_attr(self, attr_name: str, value: object, indices: VecEnvIndices = None) -> list[bool]:  # type: ignore[override]
+        """Set an attribute, and return for each environment whether it has one of this name."""
+        owners = [find_owner(env, attr_name) for env in self._get_target_envs(indices)]
+        for owner in (each for each in owners if each is not None):
+            setattr(owner, attr_name, value)
+        return [owner is not None for owner in owners]
 
     def describe(self) -> tuple[AnySpace, AnySpace]:
         """Return the spaces of observations and actions."""
@@ -429,11 +446,29 @@ class WorkerEnvs(DummyVecEnv):
         begun = {self.first + i: self.reset_infos[i] for i in np.flatnonzero(self.buf_dones).tolist()}
         return (infos, begun) if infos or begun else None
 
+    def pack(self, answer: object) -> bytes:
+        """Pickle an answer. An error counts as that of the environment whose info cannot be pickled."""
+        try:
+            return pickle.dumps((None, answer))
+        except Exception:
+            for i, info in chain(enumerate(self.buf_infos, self.first), enumerate(self.reset_infos, self.first)):
+                self._current.value = i
+                pickle.dumps(info)
+            raise
+
     def begin(self, seeds: Sequence[int | None], options: Sequence[Info]) -> list[Info]:
         """Reset each environment, and return the infos."""
         self._seeds, self._options = [*seeds], [*options]
         self._steps.reset()
         return self.reset_infos
+
+
+def find_owner(env: gym.Env, name: str) -> gym.Env | None:
+    """Find the innermost environment or wrapper with an attribute. What raises any error when it is read is absent."""
+    inner = find_owner(env.env, name) if isinstance(env, gym.Wrapper) else None
+    with suppress(Exception):
+        return env if inner is None and hasattr(env, name) else inner
+    return None
 
 
 def work(
@@ -466,7 +501,7 @@ def _answer_all(child: Connection, envs: WorkerEnvs) -> None:
             return
         try:
             answer = getattr(envs, method)(*args, **kwargs)
-            message = STEPPED if answer is None else pickle.dumps((None, answer))
+            message = STEPPED if answer is None else envs.pack(answer)
         except GuardError as error:
             error.env_index = envs.first + (error.env_index or 0)
             message = pickle.dumps((error, None))

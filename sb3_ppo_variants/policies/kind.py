@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cache, partial
+from traceback import walk_tb
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from stable_baselines3.common.policies import (
     BasePolicy,
     MultiInputActorCriticPolicy,
 )
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -443,7 +445,11 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     buffer_class = _choose_buffer(model, of_policy)
     check_names("rollout_buffer_kwargs", model.rollout_buffer_kwargs, buffer_class, GIVEN_TO_BUFFER)
     _check_kwargs(model, of_policy)
-    model.policy = of_policy.make_policy(_choose_policy(model, of_policy), model, dict(model.policy_kwargs))
+    try:
+        model.policy = of_policy.make_policy(_choose_policy(model, of_policy), model, dict(model.policy_kwargs))
+    except RuntimeError as error:
+        _check_images(error)
+        raise
     model.policy, kind = model.policy.to(model.device), kind_of(model.policy)
     model.rollout_buffer = buffer_class(
         model.n_steps, model.observation_space, device=model.device, gamma=model.gamma, n_envs=model.n_envs,
@@ -452,6 +458,18 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     )  # fmt: skip
     model.rollout_buffer_class = buffer_class
     model._maybe_recommend_cpu()
+
+
+def _check_images(error: RuntimeError) -> None:
+    """:raises ArgumentError: if an error was raised because images are too small for SB3's convolutions"""
+    for frame, _ in walk_tb(error.__traceback__):
+        space = frame.f_locals["observation_space"] if frame.f_code is NatureCNN.__init__.__code__ else None
+        if space is not None and min(space.shape[1:]) < 36:
+            raise ArgumentError(
+                f"env.observation_space has images of {space.shape[1:]} pixels, and SB3's NatureCNN needs 36 x 36 or "
+                "more: enlarge them with gymnasium.wrappers.ResizeObservation, or pass layers for small images as "
+                "policy_kwargs['features_extractor_class']"
+            ) from error
 
 
 def _check_kwargs(model: OnPolicyAlgorithm, kind: type[PolicyKind]) -> None:

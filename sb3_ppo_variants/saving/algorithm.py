@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ppo_variants.arguments import LEARN_RULES, Rule, Values, check_arguments, choose_device, list_arguments
 from sb3_ppo_variants.collector import LSTM_STATES
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
+from sb3_ppo_variants.envs.outputs import check_observables
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
 from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import (
@@ -63,6 +64,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 f"env={env!r} is the id of an environment, which only constructors take: pass an environment, such as "
                 f"gymnasium.make({env!r})"
             )
+        name = "single_observation_space" if isinstance(env, VectorEnv) else "observation_space"
+        check_observables(getattr(env, name, None))
         if isinstance(env, VectorEnv):
             env = adapt(env, monitor_wrapper)
         return OnPolicyAlgorithm._wrap_env(env, verbose, monitor_wrapper)
@@ -305,7 +308,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             raise ArgumentError("env=None, but resume() needs an environment like that of the run")
         checkpoint = find_checkpoint(Path(path))
         device = checkpoint.device if device == "auto" else device
-        model = cls.load(checkpoint.folder / MODEL, env, device, custom_objects)
+        # The statistics of VecNormalize come later, so load() need not warn that they are missing.
+        model = cls.load(checkpoint.folder / MODEL, env, device, {"normalized": False, **(custom_objects or {})})
         checkpoint.restore(model)
         model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
         return model

@@ -273,6 +273,7 @@ class TrainingRun:
     :param turn: notices that somebody else steps the environments; ``None`` before the first rollout
     :param arguments: descriptions of the model's arguments when the run began
     :param statistics: those of ``VecNormalize`` that the processes have in common
+    :param warned: whether an evaluation in environments without the statistics of ``VecNormalize`` was warned of
     """
 
     last: Checkpoint | None = None
@@ -284,6 +285,7 @@ class TrainingRun:
     turn: Turn | None = None
     arguments: dict[str, str] | None = None
     statistics: Statistics = field(default_factory=Statistics)
+    warned: bool = False
 
     def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""

@@ -14,8 +14,10 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
+from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import PPOClip, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.rollout import in_rows
@@ -166,3 +168,20 @@ class Remembers(Tells):
     def step(self, action: Any) -> Any:
         self.taken = [*getattr(self, "taken", []), int(action)]
         return super().step(action)
+
+
+@pytest.mark.parametrize("make", [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork")])
+@pytest.mark.parametrize("reset_num_timesteps", [False, True])
+def test_a_monitor_that_refuses_resets(reset_num_timesteps: bool, make: Any) -> None:
+    def interrupt(seen: dict[str, Any], _: Any) -> bool:
+        if seen["self"].num_timesteps == 5:
+            raise KeyboardInterrupt
+        return True
+
+    env = make([lambda: Monitor(NoiseEnv(BOX), allow_early_resets=False)])
+    model = small(env=env)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(32, interrupt)
+    with pytest.raises(RuntimeError, match=r"^learn\(\) begins new episodes, .* Monitor\(allow_early_resets=False\) "):
+        model.learn(32, reset_num_timesteps=reset_num_timesteps)
+    env.close()

@@ -1,18 +1,21 @@
-"""Invalid masks from environments, in this process and in workers."""
+"""Where masks come from, and invalid ones from environments, in this process and in workers."""
 
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from masked_envs import MASKED_SPACES, MaskedNoiseEnv, sizes_of
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper, VecMonitor
 
-from helpers import named, small
-from sb3_ppo_variants import EnvOutputError
+from helpers import NoiseEnv, named, small
+from sb3_ppo_variants import ArgumentError, EnvOutputError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.envs.masks import MaskCheck
+from sb3_ppo_variants.evaluation import WithMasks
 
 DISCRETE, MULTI, BINARY = (MASKED_SPACES[name] for name in ("Discrete", "MultiDiscrete", "MultiBinary"))
 SQUARE = spaces.MultiDiscrete([2, 2])
@@ -77,3 +80,147 @@ def test_a_wrong_mask_is_named_in_training(vec_env: Any) -> None:
     with pytest.raises(EnvOutputError, match=r"the action mask of environment 1 at step 6 is an array of shape \(2,\)"):
         small(env=env, policy="MaskableMlpPolicy").learn(32)
     env.close()
+
+
+class Narrows(VecEnvWrapper):
+    """Allows the action 1 only, and fails at others."""
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        assert (actions == 1).all(), "the action is masked"
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+class ByMethod(Narrows):
+    def action_masks(self) -> np.ndarray:
+        return np.array([[False, True, False]] * self.num_envs)
+
+
+class WhenAsked(Narrows):
+    def env_method(self, method_name: str, *args: Any, **arguments: Any) -> Any:
+        if method_name == "action_masks":
+            return [np.array([False, True, False])] * self.num_envs
+        return super().env_method(method_name, *args, **arguments)
+
+
+class InABatch(DummyVecEnv):
+    def action_masks(self) -> np.ndarray:
+        return np.array([[False, True, False]] * self.num_envs)
+
+
+class Everything(VecEnvWrapper):
+    reset, step_wait = Narrows.reset, Narrows.step_wait
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones((self.num_envs, 3), bool)
+
+
+class Open(NoiseEnv):
+    def action_masks(self) -> Any:
+        return np.ones(3, bool)
+
+
+WRAPPERS: dict[str, Any] = {
+    "method": lambda fns: ByMethod(DummyVecEnv(fns)),
+    "env_method": lambda fns: WhenAsked(DummyVecEnv(fns)),
+    "inside another": lambda fns: VecMonitor(ByMethod(DummyVecEnv(fns))),
+    "outermost method": lambda fns: ByMethod(Everything(DummyVecEnv(fns))),
+    "outermost env_method": lambda fns: WhenAsked(Everything(DummyVecEnv(fns))),
+    "batch": lambda fns: Narrows(InABatch(fns)),
+}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("single", [NoiseEnv, Open])
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_outermost_masks_win(name: str, single: Any, fast: bool) -> None:
+    env = WRAPPERS[name]([partial(single, DISCRETE)] * 2)
+    model = small(env=env, policy="MaskableMlpPolicy", fast=fast).learn(64)
+    assert (model.rollout_buffer.actions == 1).all()
+    evaluate_policy(WithMasks(model, env), env, n_eval_episodes=1, warn=False)
+
+
+def test_a_wrapper_with_too_few_masks() -> None:
+    class One(ByMethod):
+        def action_masks(self) -> np.ndarray:
+            return np.ones((1, 3), bool)
+
+    with pytest.raises(EnvOutputError, match=r"action masks at step 0 is .* must be one for each of 2 environments"):
+        small(env=One(DummyVecEnv([partial(NoiseEnv, DISCRETE)] * 2)), policy="MaskableMlpPolicy").learn(32)
+
+
+class AnArray(NoiseEnv):
+    action_masks: Any = np.ones(3, bool)
+
+
+class AProperty(NoiseEnv):
+    @property
+    def action_masks(self) -> Any:
+        return np.ones(3, bool)
+
+
+class WithArgument(NoiseEnv):
+    def action_masks(self, agent: str) -> Any:
+        return np.ones(3, bool)
+
+
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork")])
+@pytest.mark.parametrize("cls", [AnArray, AProperty, WithArgument])
+def test_masks_that_are_no_method_without_arguments(cls: Any, vec_env: Any) -> None:
+    env = vec_env([partial(cls, DISCRETE)])
+    with pytest.raises(ArgumentError, match=r"^action_masks must be a method without arguments that returns a mask: "):
+        small(env=env, policy="MaskableMlpPolicy").learn(32)
+    env.close()
+
+
+class Agent:
+    """What is no environment of gymnasium."""
+
+
+class OfAgent(Open):
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.spec, self._agent = cast(Any, {"name": "connect four"}), Agent()
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._agent
+
+
+def raising(error: type[Exception]) -> Any:
+    class Raises(NoiseEnv):
+        def __getattr__(self, name: str) -> Any:
+            raise error(name)
+
+    return partial(Raises, DISCRETE)
+
+
+SINGLE = {"KeyError": raising(KeyError), "RuntimeError": raising(RuntimeError), "agent": partial(OfAgent, DISCRETE)}
+
+
+@pytest.mark.filterwarnings("ignore:the environments have action_masks")
+@pytest.mark.parametrize("vec_env", [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork")])
+@pytest.mark.parametrize("name", SINGLE)
+def test_unusual_environments_train_and_write_checkpoints(name: str, vec_env: Any, tmp_path: Path) -> None:
+    env = vec_env([SINGLE[name]] * 2)
+    small(env=env).learn(64, ExactCheckpointCallback(32, tmp_path))
+    PPOClip.resume(tmp_path, env).learn(32)
+    if name == "agent":
+        small(env=env, policy="MaskableMlpPolicy").learn(32)
+    else:
+        with pytest.raises(ArgumentError, match="needs action masks"):
+            small(env=env, policy="MaskableMlpPolicy").learn(32)
+    env.close()
+
+
+def test_masks_of_an_environment_that_raises_key_errors() -> None:
+    class Raises(Open):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    small(env=Raises(DISCRETE), policy="MaskableMlpPolicy").learn(32)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from faulty import AT_END, INF, N_ENVS, N_STEPS, NAN, WITHIN, Fault, faulty_envs, model_for, state, stopped
+from faulty import AT_END, INF, N_ENVS, N_STEPS, NAN, WITHIN, Fault, FaultyEnv, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
     SubprocVecEnv,
     VecEnv,
     VecEnvWrapper,
@@ -18,7 +20,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from helpers import ACTION_SPACES, VECTOR
+from helpers import ACTION_SPACES, VECTOR, NoiseEnv
 from sb3_ppo_variants import NonFiniteError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -139,3 +141,38 @@ def test_actions_too_large_for_single_precision(fast: bool) -> None:
         model.learn(N_STEPS * N_ENVS)
     assert th.equal(state(model), before)
     assert model.num_timesteps == (0 if fast else N_STEPS * N_ENVS)
+
+
+@pytest.mark.parametrize("make", [DummyVecEnv, OWN, FORKED])
+def test_the_remedy_for_missing_data(make: Any) -> None:
+    def env(wrap: Any) -> VecEnv:
+        return make([lambda: wrap(FaultyEnv(Fault("observation", NAN, at=3)))] * 2)
+
+    advice = r"Replace missing data in each environment, as with gymnasium.wrappers.TransformObservation\("
+    with pytest.raises(NonFiniteError, match=advice):
+        model_for(env(lambda single: single)).learn(28)
+    model_for(env(lambda single: TransformObservation(single, np.nan_to_num, single.observation_space))).learn(28)
+
+
+WIDE = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+
+
+class Huge(NoiseEnv):
+    """Observes a number that is infinite in single precision."""
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        array = observation["a"] if isinstance(observation, dict) else observation
+        array[1] = 1e200 if self._steps == 5 else 1.0
+        return observation, *others
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("space", [WIDE, spaces.Dict({"a": WIDE})], ids=["Box", "Dict"])
+def test_numbers_that_are_too_large_for_single_precision(space: Any, fast: bool) -> None:
+    model = model_for(DummyVecEnv([lambda: Huge(ACTION_SPACES["Box"], space)]), fast=fast)
+    before = state(model)
+    with pytest.raises(NonFiniteError, match=r"observation is too large for single precision.* compute: 1e\+200"):
+        model.learn(28)
+    assert th.equal(state(model), before)

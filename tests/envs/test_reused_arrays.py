@@ -1,6 +1,7 @@
 """Environments that write every observation to the same array train as if each observation were an array of its own."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from masked_envs import MASKED_SPACES, MULTI, MaskedNoiseEnv
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from helpers import flat_weights
+from helpers import collect, flat_weights, small
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -81,3 +83,36 @@ def test_the_end_of_an_episode_is_copied(vec_env: Callable[..., Any], reuse: str
 def test_arrays_that_a_vectorised_environment_reuses_are_copied(expected: th.Tensor) -> None:
     model = PPOClip("MlpPolicy", walks(SameArrays, "no"), fast=False, **ARGUMENTS)
     assert th.equal(flat_weights(model.learn(64)), expected)
+
+
+class Allows(MaskedNoiseEnv):
+    """Has masks, which allow everything."""
+
+    def _draw(self) -> None:
+        pass
+
+
+class Overwrites(Allows):
+    """Writes into the actions that it is given."""
+
+    def step(self, action: Any) -> Any:
+        returned = super().step(action)
+        for part in action.values() if isinstance(action, dict) else [action]:
+            if isinstance(part, np.ndarray):
+                part[...] = 0
+        return returned
+
+
+@pytest.mark.filterwarnings("ignore:the environments have action_masks")
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy", "MaskableMlpPolicy", "MaskableMlpLstmPolicy"])
+@pytest.mark.parametrize("space", [MULTI, MASKED_SPACES["MultiBinary"]], ids=["MultiDiscrete", "MultiBinary"])
+@pytest.mark.parametrize("make", [DummyVecEnv, SameArrays])
+def test_environments_that_write_into_actions(make: Any, space: spaces.Space, policy: str) -> None:
+    fast = True if "Lstm" not in policy else "auto"
+
+    def actions(cls: Any, fast: Any) -> np.ndarray:
+        model = small(env=make([lambda: cls(deepcopy(space)) for _ in range(2)]), policy=policy, fast=fast)
+        return collect(model).rollout_buffer.actions
+
+    for path in (fast, False):
+        np.testing.assert_array_equal(actions(Overwrites, path), actions(Allows, path))

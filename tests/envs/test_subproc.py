@@ -1,7 +1,6 @@
 """What environments in workers return is what DummyVecEnv returns, and workers are scheduled as their user wants."""
 
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
 from helpers import BOX, VECTOR, NoiseEnv, small
@@ -66,8 +66,49 @@ def test_all_results_are_those_of_dummy_vec_env(name: str, n_workers: int) -> No
     ours.close()
 
 
+class Course(NoiseEnv):
+    """Has a setting, one that a setter rounds, and one of its wrapper's name. Other names raise an error."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX)
+        self.mine = self._level = self.shared = 0
+
+    @property
+    def level(self) -> int:
+        return self._level
+
+    @level.setter
+    def level(self, value: float) -> None:
+        self._level = round(value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def seen(self) -> tuple[int, int, int]:
+        return self.mine, self.level, self.shared
+
+
+class Shares(gym.Wrapper):
+    shared, of_wrapper = 1, 2
+
+
+@pytest.mark.parametrize("indices", [None, 1, [1, 2]])
+def test_the_innermost_environment_gets_an_attribute(indices: Any) -> None:
+    env = SafeSubprocVecEnv([lambda: Monitor(Shares(Course()))] * 3, start_method="fork", n_workers=2)
+    for name, value in {"mine": 5, "level": 2.9, "shared": 7, "of_wrapper": 9}.items():
+        env.set_attr(name, value, indices)
+    chosen = range(3) if indices is None else np.atleast_1d(indices)
+    assert env.env_method("seen") == [(5, 3, 7) if i in chosen else (0, 0, 0) for i in range(3)]
+    assert env.get_attr("of_wrapper") == [9 if i in chosen else 2 for i in range(3)]
+    assert env.has_attr("level") and not env.has_attr("nobody's")
+    with pytest.raises(AttributeError, match="nobody's"):
+        env.set_attr("nobody's", 1, indices)
+    assert not env.has_attr("nobody's")
+    env.close()
+
+
 def test_environments_of_several_workers_are_asked_in_any_order() -> None:
-    env = SafeSubprocVecEnv([partial(NoiseEnv, BOX)] * 5, start_method="fork", n_workers=2)
+    env = SafeSubprocVecEnv([Course] * 5, start_method="fork", n_workers=2)
     for i in range(5):
         env.set_attr("mine", i, indices=i)
     indices: Any

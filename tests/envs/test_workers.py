@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +18,7 @@ import pytest
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from fresh import ended, run_code
-from helpers import BOX, NoiseEnv
+from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import ArgumentError, PPOClip, WorkerError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -202,3 +203,32 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(hanging: str) -> None:
     while any(map(psutil.pid_exists, workers)):
         assert time.monotonic() < deadline, "workers are left"
         time.sleep(0.1)
+
+
+class Tells(NoiseEnv):
+    """Has something in an info that cannot be pickled."""
+
+    def __init__(self, place: str):
+        super().__init__(BOX)
+        self._place = place
+
+    def _info(self, place: str) -> dict[str, Any]:
+        return {"lock": threading.Lock()} if place == self._place else {}
+
+    def step(self, action: Any) -> Any:
+        *others, _ = super().step(action)
+        return *others, self._info("step")
+
+    def reset(self, **arguments: Any) -> Any:
+        observation, _ = super().reset(**arguments)
+        return observation, self._info("reset")
+
+
+@pytest.mark.parametrize("place", ["step", "reset"])
+def test_an_info_that_cannot_be_pickled(place: str) -> None:
+    env = SafeSubprocVecEnv([NOISE, NOISE, partial(Tells, place), NOISE], start_method="fork", n_workers=2)
+    with pytest.raises(
+        WorkerError, match=r"the worker of environment 2 raised .*(.|\n)*pickle.dumps\(info\)(.|\n)*lock"
+    ):
+        small(env=env).learn(64)
+    env.close()

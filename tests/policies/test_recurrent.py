@@ -24,8 +24,10 @@ from helpers import (
     IMAGE,
     VECTOR,
     LogRecorder,
+    NoiseEnv,
     assert_same_weights,
     noise_envs,
+    small,
     with_old_parameters,
 )
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOAdaptiveKL, PPOClip, PPOFixedKL
@@ -240,3 +242,11 @@ def test_a_penalty_against_a_plain_loop() -> None:
             plain.policy.optimizer.step()
     for key, weight in plain.policy.state_dict().items():
         th.testing.assert_close(ours.policy.state_dict()[key], weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MlpLstmPolicy", "MaskableMlpPolicy", "MaskableMlpLstmPolicy"])
+def test_an_observation_with_its_info(policy: str) -> None:
+    model = small(env=noise_envs(spaces.Discrete(2)), policy=policy)
+    masks = {"action_masks": np.ones((1, 2), bool)} if "Maskable" in policy else {}
+    with pytest.raises(ArgumentError, match=r"^observation is \(observation, info\), by mixing Gym API with SB3's"):
+        model.predict(NoiseEnv(spaces.Discrete(2)).reset(), episode_start=np.ones(1, bool), **masks)

@@ -1,0 +1,97 @@
+"""A policy that was trained inside ``VecNormalize`` is not silently used without its statistics, or with two."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium import spaces
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
+
+from helpers import BOX, VECTOR, NoiseEnv, noise_envs, small
+from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
+
+MISSING = (
+    "the policy was trained on observations that VecNormalize normalized, but env has no VecNormalize with its stat"
+)
+TWICE = "env normalizes observations twice, by a VecNormalize inside another one: leave out one of them"
+Make = Callable[[], Any]
+
+
+def warned(function: Make) -> list[str]:
+    """Call a function, and return the warnings about observations."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [str(one.message) for one in caught if "normalize" in str(one.message)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with a trained model, and the statistics that were saved after it."""
+    folder = tmp_path_factory.mktemp("saved")
+    model = small(env=VecNormalize(noise_envs(BOX))).learn(64)
+    assert warned(lambda: model.save(folder / "model.zip")) == []
+    model.get_vec_normalize_env().save(folder / "statistics.pkl")
+    return folder
+
+
+def with_statistics(saved: Path, env: Any) -> VecNormalize:
+    return VecNormalize.load(str(saved / "statistics.pkl"), env)
+
+
+ENVS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "raw": (lambda _: noise_envs(BOX), [MISSING]),
+    "single": (lambda _: NoiseEnv(BOX), [MISSING]),
+    "new statistics": (lambda _: VecMonitor(VecNormalize(noise_envs(BOX))), [MISSING]),
+    "of rewards only": (lambda _: VecNormalize(noise_envs(BOX), norm_obs=False), [MISSING]),
+    "statistics": (lambda saved: with_statistics(saved, noise_envs(BOX)), []),
+    "statistics inside": (lambda saved: VecMonitor(with_statistics(saved, noise_envs(BOX))), []),
+    "twice": (lambda saved: VecNormalize(with_statistics(saved, noise_envs(BOX))), [TWICE]),
+    "rewards outside": (lambda saved: VecNormalize(with_statistics(saved, noise_envs(BOX)), norm_obs=False), []),
+}
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("name", ENVS)
+def test_a_model_that_is_loaded(name: str, weights_only: bool, saved: Path) -> None:
+    make, expected = ENVS[name]
+    env = make(saved)
+    found = warned(lambda: PPOClip.load(saved / "model.zip", env, weights_only=weights_only))
+    assert [message[: len(MISSING)] for message in found] == [message[: len(MISSING)] for message in expected]
+
+
+@pytest.mark.parametrize("name", ["raw", "single", "of rewards only", "statistics", "twice"])
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_model_that_is_evaluated(loads: bool, name: str, saved: Path) -> None:
+    make, expected = ENVS[name]
+    model = PPOClip.load(saved / "model.zip") if loads else small(env=VecNormalize(noise_envs(BOX))).learn(64)
+    found = warned(lambda: [evaluate_policy(model, make(saved), 3, warn=False) for _ in range(2)])
+    assert [message[: len(MISSING)] for message in found] == [message[: len(MISSING)] for message in expected]
+
+
+@pytest.mark.parametrize("env", [lambda: noise_envs(BOX), lambda: VecNormalize(noise_envs(BOX), norm_obs=False)])
+def test_a_model_that_was_trained_on_what_environments_return(env: Make, tmp_path: Path) -> None:
+    small(env=env()).learn(32).save(tmp_path / "model.zip")
+    assert warned(lambda: evaluate_policy(PPOClip.load(tmp_path / "model.zip", env()), env(), 2, warn=False)) == []
+
+
+def test_an_environment_that_normalizes_twice() -> None:
+    assert warned(lambda: small(env=VecNormalize(VecNormalize(noise_envs(BOX))))) == [TWICE]
+    both = spaces.Dict({"a": VECTOR, "b": VECTOR})
+    each = VecNormalize(VecNormalize(noise_envs(BOX, both), norm_obs_keys=["a"]), norm_obs_keys=["b"])
+    assert warned(lambda: small(env=each).learn(32)) == []
+
+
+def test_checkpoints_have_the_statistics(tmp_path: Path) -> None:
+    def env() -> VecNormalize:
+        return VecNormalize(noise_envs(BOX))
+
+    def run() -> None:
+        small(env=env()).learn(64, ExactCheckpointCallback(32, tmp_path))
+        PPOClip.resume(tmp_path, env()).learn(32, reset_num_timesteps=False).save(tmp_path / "model.zip")
+
+    assert warned(run) == []
+    assert len(warned(lambda: PPOClip.load(tmp_path / "model.zip", noise_envs(BOX)))) == 1
