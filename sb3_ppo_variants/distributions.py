@@ -9,7 +9,7 @@ subclasses of ``DiagGaussianDistribution``. All distributions here derive from i
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log
 from typing import ClassVar, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.kl import Divergences, Parameters, of_gaussians, register_built_in
+from sb3_ppo_variants.kl import Divergences, Parameters, divergences_of, register_built_in
 from sb3_ppo_variants.layout import float_bounds
 
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
@@ -172,7 +172,8 @@ def _beta_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
     return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
 
 
-register_built_in(of_gaussians(SquashedGaussianDistribution))
+# Tanh does not change those of the Gaussian.
+register_built_in(replace(divergences_of(DiagGaussianDistribution(1)), distribution=SquashedGaussianDistribution))
 register_built_in(Divergences(BetaDistribution, _beta, _beta_kl, _beta_renyi))
 
 

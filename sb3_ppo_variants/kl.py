@@ -331,17 +331,11 @@ _OF_COINS = (
     partial(_discrete_jensen_shannon, log_probs=_log_probs_of_coins),
 )
 _gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
-
-
-def of_gaussians(distribution: type[Distribution]) -> Divergences:
-    """Return the divergences of Gaussians for a class that draws actions from them, squashed or not."""
-    return Divergences(distribution, _gaussian, _gaussian_kl, _gaussian_renyi)
-
-
+_OF_GAUSSIANS = (_gaussian, _gaussian_kl, _gaussian_renyi)
 for _divergences in (
-    of_gaussians(DiagGaussianDistribution),
-    of_gaussians(SquashedDiagGaussianDistribution),
-    of_gaussians(StateDependentNoiseDistribution),
+    Divergences(DiagGaussianDistribution, *_OF_GAUSSIANS),
+    Divergences(SquashedDiagGaussianDistribution, *_OF_GAUSSIANS),
+    Divergences(StateDependentNoiseDistribution, *_OF_GAUSSIANS),
     Divergences(CategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MultiCategoricalDistribution, _categorical, *_OF_CATEGORIES),
     Divergences(MaskableCategoricalDistribution, _masked_parameters, *_OF_CATEGORIES),

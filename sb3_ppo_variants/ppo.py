@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,7 @@ from sb3_ppo_variants.policies.kind import (
     with_own_distribution,
 )
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
-from sb3_ppo_variants.rollout import OldPolicy, check_rollout
+from sb3_ppo_variants.rollout import OldPolicy, advantages_follow_rewards, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.saving.checkpoint import describe_arguments
 from sb3_ppo_variants.separate import separate
@@ -80,6 +81,8 @@ LEARNING_RATE = Rule(
     lambda value: isinstance(value, KLAdaptive) or STEP_SIZE.accepts(value),
     STEP_SIZE.of_schedule,
 )
+FORGOTTEN = 5
+"""How many calls of ``predict`` in a row without a state are too many for a policy with a memory."""
 STAY_NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
 """Arguments that stay numbers as attributes, as in SB3, while those for which SB3 makes schedules become schedules."""
 
@@ -126,6 +129,7 @@ class PPOBase(SavedAlgorithm):
     _learner: int | None = None
     # Whether schedules are called. At construction and in files, they are not.
     _has_begun: bool = False
+    _forgotten: int = 0
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -322,7 +326,8 @@ class PPOBase(SavedAlgorithm):
         if going:
             parameters = collector.old_parameters()
             self.old_policy = None if parameters is None else OldPolicy(parameters, rollout_buffer.rewards)
-            callback.on_rollout_end()
+            with advantages_follow_rewards(rollout_buffer):
+                callback.on_rollout_end()
         if shared is not None:
             if going:  # SB3 does the same after the rollout, but the schedules of the update are compared now.
                 self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
@@ -466,7 +471,7 @@ class PPOBase(SavedAlgorithm):
             self._learner = None
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_division", "_scheduled", "_untrained", "_has_begun", "_learner", "old_policy"]
+        own = ["_division", "_scheduled", "_untrained", "_has_begun", "_learner", "_forgotten", "old_policy"]
         return [*super()._excluded_save_params(), *own]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
@@ -497,6 +502,13 @@ class PPOBase(SavedAlgorithm):
         if caller.f_code is evaluate_policy.__code__ and not self.run.warned:
             self.run.warned = checks.check_normalization(caller.f_locals["env"], self.normalized)
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
+        forgets = state is None and not (episode_start is not None and np.all(episode_start))
+        self._forgotten = self._forgotten + 1 if forgets and kind_of(self.policy).has_memory else 0
+        if self._forgotten == FORGOTTEN:
+            warnings.warn(
+                f"predict() was called {FORGOTTEN} times in a row without a state, so that the policy remembers "
+                "nothing: pass the state that the last call returned, and episode_start"
+            )
         policy: Any = self.policy
         if get_ident() != (self._learner or main_thread().ident):
             # Two threads must not use one distribution, nor one mode while the model learns.

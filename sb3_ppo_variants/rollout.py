@@ -4,7 +4,9 @@ A rollout of ``n_steps`` steps in ``n_envs`` environments has ``n_steps * n_envs
 order in which SB3's buffers flatten themselves when they are first read.
 """
 
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -68,6 +70,18 @@ class OldPolicy:
     def of(self, buffer: RolloutBuffer) -> Parameters | None:
         """Return the parameters, if these are the distributions of the rollout in a buffer."""
         return self.parameters if buffer.rewards is self.rewards else None
+
+
+@contextmanager
+def advantages_follow_rewards(buffer: RolloutBuffer) -> Iterator[None]:
+    """Warn if rewards change while the context is active, and the advantages that were computed from them do not."""
+    rewards, advantages = buffer.rewards.copy(), buffer.advantages.copy()
+    yield
+    if np.any(buffer.rewards != rewards) and np.array_equal(buffer.advantages, advantages):
+        warnings.warn(
+            "a callback changed the rewards after the rollout, when advantages and returns were already computed: call "
+            "rollout_buffer.compute_returns_and_advantage(...) in it, or change rewards in an environment wrapper"
+        )
 
 
 def draw_minibatches(buffer: RolloutBuffer, batch_size: int) -> Generator[tuple[Read, np.ndarray | None]]:

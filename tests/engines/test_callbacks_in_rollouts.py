@@ -1,5 +1,6 @@
 """Callbacks find the same and may change the same on all paths, before and during rollouts."""
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from multiprocessing.reduction import ForkingPickler
@@ -280,3 +281,31 @@ def test_callbacks_find_no_distribution_of_another_state(fast: bool) -> None:
 
     rolled_out(noise_envs(BOX), Calls(compare), fast=fast)
     assert len(errors) == 40 * (1 if fast else 2) and max(errors) < 1e-5
+
+
+class Rewards(BaseCallback):
+    """Changes rewards when the rollout is complete."""
+
+    def __init__(self, factor: float, computes: bool):
+        super().__init__()
+        self.factor, self.computes = factor, computes
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        buffer: Any = self.locals["rollout_buffer"]
+        buffer.rewards = self.factor * buffer.rewards
+        if self.computes:
+            buffer.compute_returns_and_advantage(self.locals["values"], self.locals["dones"])
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_rewards_that_change_too_late_are_noticed(fast: bool) -> None:
+    model = small(PPOClip, noise_envs(BOX), fast=fast)
+    with pytest.warns(UserWarning, match="a callback changed the rewards after the rollout") as caught:
+        model.learn(32, Rewards(0.0, computes=False))
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.learn(32, [Rewards(0.0, computes=True), Rewards(1.0, computes=False)])

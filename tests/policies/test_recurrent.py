@@ -1,5 +1,6 @@
 """Policies with an LSTM: parity with RecurrentPPO, bit for bit on the reference path; arguments; the KL."""
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -121,6 +122,25 @@ def test_the_memory_of_other_environments_is_refused() -> None:
         model.predict(two, state, np.zeros(3, bool))
     with pytest.raises(ArgumentError, match=r"^episode_start is for 3 environments, but there are 2 observations"):
         model.predict(two, episode_start=np.ones(3, bool))
+
+
+@pytest.mark.parametrize("policy", ["MlpLstmPolicy", "MlpPolicy"])
+def test_calls_that_forget_the_state_are_noticed_once(policy: str) -> None:
+    model, observation = PPOClip(policy, noise_envs(BOX), n_steps=8, batch_size=8), np.zeros((2, 3), np.float32)
+    begins, goes_on = np.ones(2, bool), np.zeros(2, bool)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(10):  # The second call of each episode has the state, and others begin episodes.
+            _, state = model.predict(observation)
+            model.predict(observation, state, goes_on)
+            model.predict(observation, episode_start=begins)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            model.predict(observation, episode_start=goes_on)
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (policy == "MlpLstmPolicy")
+    assert all("without a state, so that the policy remembers nothing: pass the state" in each for each in messages)
 
 
 @pytest.mark.parametrize("fast", [False, True])
