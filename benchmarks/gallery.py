@@ -38,7 +38,8 @@ ENVIRONMENTS: dict[str, float | None] = {
     "BreakoutNoFrameskip-v4": None,
     "PongNoFrameskip-v4": None,
 }
-# What a reader should know about the results in an environment.
+# What the table says about the results in an environment, and what its section does.
+IN_SHORT = {"Hopper-v5": " ([most agents stand](#hopper-v5), with SB3's `PPO` too)"}
 _HOPPER, _WALKER2D = EVALUATIONS["Hopper-v5"], EVALUATIONS["Walker2d-v5"]
 NOTES = {
     "Hopper-v5": f"""\
@@ -174,7 +175,7 @@ def beside(found: dict[str, list[dict[str, Any]]]) -> str:
         spread = f" ± {means.std():.0f}" if len(means) > 1 else ""
         rows.append(
             {
-                "environment": f"{env_id}{cut_short(runs)}",
+                "environment": f"{env_id}{cut_short(runs)}{IN_SHORT.get(env_id, '')}",
                 "steps": f"{runs[0]['timesteps']:,}",
                 "`PPOClip`": f"{means.mean():.0f}{spread}",
                 "seeds": str(len(runs)),
