@@ -20,6 +20,7 @@ LAYERS = {
             "distributions",
             "hybrid",
             "arguments",
+            "generators",
             "commandline",
             "losses",
             "limits",

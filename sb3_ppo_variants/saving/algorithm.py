@@ -1,14 +1,15 @@
 """An algorithm whose files are crash-safe and checked when they are read, and whose runs can be resumed."""
 
 import io
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import isabstract
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch as th
@@ -16,7 +17,7 @@ from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.common.save_util import load_from_zip_file, open_path
+from stable_baselines3.common.save_util import load_from_zip_file, open_path, recursive_getattr
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, TensorDict
 from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
@@ -26,24 +27,38 @@ from sb3_ppo_variants.collector import LSTM_STATES
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.envs.outputs import check_observables
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.generators import OwnDraws
 from sb3_ppo_variants.processes import EPISODES, Processes, current
-from sb3_ppo_variants.saving.checkpoint import (
-    ATTRIBUTES,
-    MODEL,
-    TrainingRun,
-    describe_arguments,
-    find_checkpoint,
-    get_random_state,
-    set_random_state,
-)
-from sb3_ppo_variants.saving.files import File, encode, is_plain, read_archive, write_atomically
+from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
+from sb3_ppo_variants.saving.files import CLASSES, File, find_unreadable, read_archive, serialize, write_atomically
+from sb3_ppo_variants.saving.structure import COMPILED, describe_changes, describe_structure, find_changes
 
 Self = TypeVar("Self", bound="SavedAlgorithm")
 # Arguments of the constructor for which None stands for an empty dict.
 EMPTY = ("policy_kwargs", "rollout_buffer_kwargs")
 SPACES = ("observation_space", "action_space")
 # Arguments that determine the networks and the optimizers.
-STRUCTURE = {"policy", "policy_kwargs", "use_sde", "updates"}
+STRUCTURE = {"policy", "policy_class", "policy_kwargs", "use_sde", "updates"}
+# The attribute of a model that is being loaded: the name of the file, the structure in it, and whether to use another.
+LOADING = "_loading"
+
+if TYPE_CHECKING:
+    class_only = classmethod
+else:
+
+    class class_only(classmethod):
+        """A class method that makes a model, and that instances refuse because it would leave them as they are."""
+
+        def __get__(self, instance, owner=None):
+            """Return the method of a class, or a function that raises an error."""
+            return super().__get__(None, owner) if instance is None else partial(_refuse_instance, owner, self.__name__)
+
+
+def _refuse_instance(cls: type, name: str, *_: object, **__: object) -> NoReturn:
+    raise ArgumentError(
+        f"{name}() makes a new model and leaves this one as it is: write model = {cls.__name__}.{name}(...), or load "
+        "parameters into this model with set_parameters()"
+    )
 
 
 class SavedAlgorithm(OnPolicyAlgorithm):
@@ -76,7 +91,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises ArgumentError: if the environments cannot be seeded
         """
         if seed is not None:
-            set_random_seed(seed, using_cuda=self.device.type == "cuda")
+            if LOADING not in vars(self):  # Loading does not disturb what other threads draw.
+                set_random_seed(seed, using_cuda=self.device.type == "cuda")
             self.action_space.seed(seed)
             if self.env is not None:
                 seed_env(self.env, seed)
@@ -102,17 +118,24 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :param path: a path or an open file
         :param exclude: attributes to leave out
         :param include: attributes to save that would otherwise be left out
+        :raises ArgumentError: if a file cannot hold a value that the model needs, naming it. It warns of others, and
+            leaves them out
         :raises OSError: if the file cannot be written
         """
         if self.processes.rank > 0 and isinstance(path, str | Path):
             return
         buffer = io.BytesIO()
-        super().save(buffer, exclude, include)
-        archive = read_archive(buffer)
-        # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
-        kept = {name: getattr(self, name) for name in archive.data if not name.startswith("_last")}
-        forms = {name: encode(value) for name, value in kept.items() if is_plain(value)}
-        content = replace(archive, note={"classes": self._class_names(), "plain": forms}).to_file().getvalue()
+        super().save(buffer, exclude=vars(self))  # The states alone.
+        for name, state in self.get_parameters().items():
+            if found := find_unreadable(name, state):
+                raise ArgumentError(f"{found}, which no file can hold: keep numbers, text and tensors in states")
+        states = {name.partition(".")[0] for names in self._get_torch_save_params() for name in names}
+        excluded = {*(exclude or ()), *self._excluded_save_params()}.difference(include or ()) | states
+        values = {name: value for name, value in vars(self).items() if name not in excluded}
+        data, forms = serialize(values, {*SPACES, *_as_attributes(list_arguments(type(self)))})
+        note = {"classes": self._class_names(), "plain": forms, "structure": describe_structure(self)}
+        archive = replace(read_archive(buffer), note=note, data={**data, CLASSES: self._class_names()})
+        content = archive.to_file().getvalue()
         if isinstance(path, str | Path):
             path = Path(path) if Path(path).suffix else Path(f"{path}.zip")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,11 +149,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
     def get_parameters(self) -> dict[str, Values]:
         """Get the states of networks and optimizers; see SB3. No file can bring back the numbers of NumPy in them."""
         states = super().get_parameters()
-        for group in [group for state in states.values() for group in state.get("param_groups", ())]:
-            group.update({name: _as_python(value) for name, value in group.items()})
+        for state in states.values():
+            for name in [*state]:
+                # What was compiled has the same parameters as before.
+                state[name.replace(COMPILED, "")] = _as_python(state.pop(name), name == "param_groups")
         return states
 
-    @classmethod
+    @class_only
     def load(
         cls: type[Self],
         path: File,
@@ -172,13 +197,12 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 f"{cls.__name__} has no argument {name!r} (={given[name]!r}) that can be set when a model is loaded, "
                 f"and {archive.name} has no attribute of this name"
             )
-        before = get_random_state()
         try:
             env = None if env is None else cls._wrap_env(env)
             from_env = {} if env is None else {name: getattr(env, name) for name in SPACES}
             read = archive.attributes(objects, {**from_env, **given}, weights_only)
             # The argument of load() decides about the device, and no file of a stranger what to import, where to write.
-            for name in ["device", *(["env", "tensorboard_log"] if weights_only else [])]:
+            for name in ["device", CLASSES, *(["env", "tensorboard_log"] if weights_only else [])]:
                 read.pop(name, None)
             values = {"verbose": 0, **from_env, **_as_attributes(read), **given}
             if isinstance(policy := values["policy_class"], str):
@@ -187,8 +211,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                 size = int(values["_stats_window_size"])
                 values |= {name: deque(values[name], size) for name in EPISODES if values.get(name) is not None}
             device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
+            values[LOADING] = archive.name, archive.note.get("structure"), not STRUCTURE.isdisjoint({*objects, *kwargs})
             file = replace(archive, data=dict.fromkeys(values)).to_file()  # SB3 takes the values instead.
-            return super().load(file, env, device, values, print_system_info, force_reset)
+            with OwnDraws(values.get("seed")):
+                return super().load(file, env, device, values, print_system_info, force_reset)
         except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
             error.file = archive.name
             if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
@@ -197,10 +223,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
                     f"create a new model with it. {error.part.capitalize()} {error.fault}"
                 ) from error
             raise
-        finally:
-            set_random_state(before)
 
-    @classmethod
+    @class_only
     def from_ppo(
         cls: type[Self],
         ppo: BaseAlgorithm | File,
@@ -227,6 +251,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises DamagedFileError: if the file is damaged
         :raises OtherClassError: if ``ppo`` belongs to an algorithm other than PPO
         """
+        structure = describe_structure(ppo) if isinstance(ppo, OnPolicyAlgorithm) else None
         if isinstance(ppo, BaseAlgorithm):
             env, model, ppo = ppo.get_env() if env is None else env, ppo, io.BytesIO()
             ppo.name = f"the given {type(model).__name__}"
@@ -241,7 +266,8 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             own = {name for name in own if archive.data.get(name) is None}
         known = {*SPACES, "n_envs", *vars(new)}.difference(own)
         data = {name: value for name, value in archive.data.items() if name in known}
-        file = replace(archive, note={**archive.note, "classes": cls._class_names()}, data=data).to_file()
+        note = {"structure": structure, **archive.note, "classes": cls._class_names()}
+        file = replace(archive, note=note, data=data).to_file()
         file.name = archive.name
         return cls.load(file, env, device, custom_objects, weights_only=weights_only, **arguments)
 
@@ -266,22 +292,39 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         else:
             name = read_archive(load_path_or_dict).name
             _, given, _ = load_from_zip_file(load_path_or_dict, load_data=False, device="cpu")
+        file, structure, is_meant = vars(self).pop(LOADING, (name, None, False))
+        changes = {} if structure is None else find_changes(structure, describe_structure(self))
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in given.items() if owner in own or owner not in optional}
         attributes_before = {each: getattr(self, each) for each in optional}
         states_before = deepcopy(self.get_parameters())
+        replaced = {owner: states_before[owner] for owner in changes.keys() & own & parameters.keys() - {"policy"}}
         try:
             if "policy" in parameters:
                 vars(self).update(dict.fromkeys(optional - parameters.keys()))
-            super().set_parameters(parameters, exact_match, device)
+            super().set_parameters(self._renamed({**parameters, **replaced}), exact_match, device)
         except Exception as error:  # Modules and optimizers may raise anything for the states of others.
             vars(self).update(attributes_before)
-            super().set_parameters(cast(TensorDict, states_before))
+            super().set_parameters(self._renamed(states_before))
+            if changes and not is_meant:
+                raise ArgumentError(describe_changes(file, changes)) from error
             raise DamagedFileError(name, "the parameters", f"do not fit this model: {error}") from error
+        if told := {name: change for name, change in changes.items() if name in replaced or not is_meant}:
+            warnings.warn(describe_changes(file, told))
+
+    def _renamed(self, states: Mapping[str, Any]) -> TensorDict:
+        """Name the parameters in states as the networks do, parts of which ``torch.compile`` may have wrapped."""
+        renamed = {owner: copy(state) for owner, state in states.items()}
+        for owner, state in renamed.items():
+            own: Iterable[str] = getattr(recursive_getattr(self, owner, None), "state_dict", dict)()
+            names = {name.replace(COMPILED, ""): name for name in own}
+            for name in [*state]:
+                state[names.get(name.replace(COMPILED, ""), name)] = state.pop(name)
+        return renamed
 
     # Runs
 
-    @classmethod
+    @class_only
     def resume(
         cls: type[Self],
         path: str | Path,
@@ -314,7 +357,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         model.run.last, model.run.resumed_at = checkpoint, (model.num_timesteps, model._n_updates)
         return model
 
-    @classmethod
+    @class_only
     def resume_or_start(
         cls: type[Self],
         path: str | Path,
@@ -378,10 +421,13 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             super().dump_logs(number)
 
 
-def _as_python(value: object) -> object:
-    if isinstance(value, tuple):  # Such as Adam's betas.
-        return tuple(map(_as_python, value))
-    return value.item() if isinstance(value, np.generic) else value
+def _as_python(value: Any, also_arrays: bool = False) -> Any:
+    if isinstance(value, np.generic) or (also_arrays and isinstance(value, np.ndarray)):
+        return value.tolist()
+    if type(value) is dict:
+        return {key: _as_python(part, also_arrays) for key, part in value.items()}
+    # Such as Adam's betas.
+    return type(value)(_as_python(part, also_arrays) for part in value) if type(value) in (list, tuple) else value
 
 
 def _as_attributes(arguments: Mapping[str, object]) -> Values:

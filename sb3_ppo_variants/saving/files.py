@@ -14,8 +14,9 @@ import json
 import os
 import secrets
 import shutil
+import warnings
 import zipfile
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields
@@ -23,21 +24,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import cloudpickle
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.save_util import json_to_data, open_path
+from stable_baselines3.common.save_util import data_to_json, json_to_data, open_path
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, LinearSchedule
 
 from sb3_ppo_variants.arguments import Values
-from sb3_ppo_variants.errors import DamagedFileError, OtherClassError, PickledValueError
+from sb3_ppo_variants.errors import ArgumentError, DamagedFileError, OtherClassError, PickledValueError
 from sb3_ppo_variants.processes import EPISODES
 
 NOTE = "sb3_ppo_variants.json"
 DATA = "data"
 PICKLED = ":serialized:"
 """SB3's key for a pickled value."""
+CLASSES = "sb3_ppo_variants"
+"""The key of the model's class among the attributes, where SB3 keeps it if it writes a file of ours again."""
 OF_PPO = ("n_steps", "batch_size", "n_epochs", "gae_lambda")
 """Attributes of SB3's PPO. None of SB3's other algorithms has all of them."""
 NOT_NEEDED = ("_last_obs", "_last_original_obs", "_last_episode_starts", "lr_schedule", "tensorboard_log", *EPISODES)
@@ -91,6 +95,45 @@ def decode(value: Any) -> Any:
     return make(**parts)
 
 
+def serialize(values: Values, needed: Collection[str]) -> tuple[Values, Values]:
+    """Convert attributes to the JSON that SB3 reads, and to plain forms. Those without a plain form are pickled.
+
+    :param needed: the names of those without which a model cannot be loaded
+    :raises ArgumentError: if one of them cannot be pickled. Others are left out, with a warning
+    """
+    # JSON alone would turn tuples into lists, and NumPy's numbers into Python's.
+    forms = {name: encode(value) for name, value in values.items() if is_plain(value)}
+    data: Values = {}
+    for name, value in values.items():
+        if name in forms:
+            with suppress(TypeError):  # JSON has few types of keys.
+                data[name] = json.loads(data_to_json({name: value}))[name]
+                continue
+        try:
+            # This is never read here, because that would redefine the classes of a script.
+            data[name] = {":type:": str(type(value)), PICKLED: base64.b64encode(cloudpickle.dumps(value)).decode()}
+        except Exception as error:  # Pickling may raise anything.
+            fault = (
+                f"the attribute {name!r} cannot be saved, because a {type(value).__name__} cannot be pickled: {error}"
+            )
+            if name in needed and name not in NOT_NEEDED:
+                raise ArgumentError(fault) from error
+            warnings.warn(f"{fault}. The file does not contain it")
+    return data, {name: form for name, form in forms.items() if not name.startswith("_last")}
+
+
+def find_unreadable(name: str, state: object) -> str | None:
+    """Find a value in the state of a network or an optimizer that can be written but not read, and name it."""
+    file = io.BytesIO()
+    with suppress(Exception):  # PyTorch may raise anything.
+        th.save(state, file)
+        th.load(io.BytesIO(file.getvalue()), map_location="cpu", weights_only=True)
+        return None
+    parts = state.items() if isinstance(state, Mapping) else enumerate(state) if isinstance(state, list | tuple) else ()
+    found = (find_unreadable(f"{name}[{key!r}]", part) for key, part in parts)
+    return next(filter(None, found), f"{name} is a {type(state).__name__}")
+
+
 def _get_name(cls: type) -> Values:
     name = f"{cls.__module__}.{cls.__qualname__}"
     if not cls.__module__.startswith(MODULES) or not issubclass(cls, NAMED_BASES) or "." in cls.__qualname__:
@@ -130,6 +173,7 @@ def _attributes(cls: type, *names: str) -> Word:
 WORDS: dict[str, Word] = {
     "tuple": (tuple, lambda value: {"items": [*value]}, lambda items: tuple(items)),
     "dict": (dict, _get_items, lambda items: dict(items)),
+    "OrderedDict": (OrderedDict, _get_items, lambda items: OrderedDict(items)),
     "deque": (
         deque,
         lambda value: {"items": [*value], "maxlen": value.maxlen},
@@ -191,13 +235,15 @@ class Archive:
         """
         own, *_ = names
         how = f"set_parameters() reads its parameters, and {own}.from_ppo() also reads its hyperparameters"
+        kept = self.data.get(CLASSES, ())
         if classes := self.note.get("classes"):
             if not converts and set(names).isdisjoint(classes):
                 raise OtherClassError(self.name, NOTE, f"says that this is a {classes[0]}, not a {own}; {how}")
         elif missing := [name for name in OF_PPO if name not in self.data]:
             raise OtherClassError(self.name, DATA, f"has no {', '.join(missing)}, so it is not a file of PPO")
-        elif not (converts or reads_sb3s_ppo):
-            raise OtherClassError(self.name, DATA, f"is of SB3 or sb3-contrib, not of {own}; {how}")
+        elif not (converts or reads_sb3s_ppo or not set(names).isdisjoint(kept)):
+            of = f"a {kept[0]} that SB3 wrote" if kept else "SB3 or sb3-contrib"
+            raise OtherClassError(self.name, DATA, f"is of {of}, not of {own}; {how}")
 
     def attributes(self, objects: Values, given: Collection[str], weights_only: bool) -> Values:
         """Read the attributes, from plain forms or else from pickles.

@@ -17,7 +17,7 @@ import pytest
 import torch as th
 
 from helpers import BOX, noise_envs, small
-from sb3_ppo_variants import ExactCheckpointCallback, PPOClip
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOClip
 from sb3_ppo_variants.saving import files
 
 
@@ -93,8 +93,8 @@ def test_a_save_that_fails_leaves_the_old_file(
         with files_of_at_most(fails), pytest.raises(OSError, match="too large"):
             new.save(path)
     elif fails == "pickle":
-        new.lock = threading.Lock()
-        with pytest.raises(TypeError, match="pickle"):
+        new.policy_kwargs = {"lock": threading.Lock()}
+        with pytest.raises(ArgumentError, match=r"^the attribute 'policy_kwargs' cannot be saved.*_thread\.lock"):
             new.save(path)
     else:
         monkeypatch.setattr(files.os, fails, fail)

@@ -3,9 +3,12 @@
 import io
 import os
 import random
+import threading
 import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,10 +18,20 @@ from masked_envs import MULTI, masked_envs
 from recurrence import ragged_envs
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
-from helpers import BOX, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
-from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped, SeparateUpdates
+from helpers import BOX, KICK, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
+from sb3_ppo_variants import (
+    ArgumentError,
+    ExactCheckpointCallback,
+    PPOAdaptiveKL,
+    PPOClip,
+    PPOCustom,
+    PPOUnclipped,
+    SeparateUpdates,
+)
+from sb3_ppo_variants.generators import OwnDraws
 from sb3_ppo_variants.objectives import Unclipped
 from sb3_ppo_variants.saving.checkpoint import get_random_state, set_random_state
 
@@ -191,13 +204,92 @@ def test_files_that_are_open(tmp_path: Path) -> None:
         model.save(io.StringIO())
 
 
-def test_loading_leaves_the_random_generators_alone() -> None:
-    def drawn() -> list[float]:
-        return [random.random(), np.random.random(), th.rand(()).item()]
+def drawn() -> list[float]:
+    return [random.random(), np.random.random(), th.rand(()).item()]
 
-    file = save(small(PPOClip, seed=5))
-    drawn()
-    state, expected = get_random_state(), drawn()
+
+class Disturbed(FlattenExtractor):
+    """A features extractor that draws a projection, during whose construction another thread draws numbers."""
+
+    seen: ClassVar[list[list[float]]] = []
+
+    def __init__(self, space: Any):
+        super().__init__(space)
+        self.projection = th.randn(3)
+        thread = threading.Thread(target=lambda: self.seen.append(drawn()))
+        thread.start()
+        thread.join()
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("make", [PPOClip.load, PPOUnclipped.from_ppo])
+def test_loading_leaves_the_random_generators_alone(make: Any, seed: int | None) -> None:
+    kick = {"env": noise_envs(KICK), "policy_kwargs": {"features_extractor_class": Disturbed}}
+    model = small(PPOClip, seed=seed, **kick)
+    file, state = save(model), get_random_state()
+    expected = [drawn(), drawn()]
     set_random_state(state)
-    PPOClip.load(file, env=noise_envs(BOX))
-    assert drawn() == expected
+    Disturbed.seen.clear()
+    with nullcontext() if seed is not None else pytest.warns(UserWarning, match="projection was a tensor, no buffer"):
+        loaded = make(file, env=kick["env"])
+    assert [*Disturbed.seen, drawn()] == expected
+    if seed is not None:  # As in SB3, the seed determines what is in no state.
+        assert th.equal(loaded.policy.features_extractor.projection, model.policy.features_extractor.projection)
+
+
+DRAWS: list[Callable[[], Any]] = [
+    lambda: th.rand(3),
+    lambda: th.randn(3, device="cpu"),
+    lambda: th.randint(9, (5,)),
+    lambda: th.randint(2, 9, (5,)),
+    lambda: th.randperm(9),
+    lambda: th.normal(0.0, 1.0, (3,)),
+    lambda: th.bernoulli(th.full((9,), 0.5)),
+    lambda: th.nn.functional.dropout(th.ones(9)),
+    lambda: th.nn.init.orthogonal_(th.empty(3, 3)),
+    lambda: th.nn.init.trunc_normal_(th.empty(3)),
+    lambda: th.nn.LSTM(2, 3).weight_hh_l0,
+    lambda: th.distributions.Beta(th.ones(3), th.ones(3)).sample(),
+    lambda: th.distributions.Categorical(logits=th.zeros(3, 9)).sample(),
+]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_draws_of_ones_own_are_those_of_the_generator(draw: Callable[[], Any]) -> None:
+    th.manual_seed(7)
+    state = th.get_rng_state()
+    with OwnDraws(), th.no_grad():
+        own = [draw(), draw()]
+    assert th.equal(th.get_rng_state(), state)
+    with OwnDraws(7):
+        assert th.equal(draw(), own[0])
+    assert all(map(th.equal, own, [draw(), draw()]))
+
+
+def test_only_a_class_makes_models_of_files(tmp_path: Path) -> None:
+    model = small(PPOClip).learn(32, callback=ExactCheckpointCallback(16, tmp_path))
+    file, env = save(model), noise_envs(BOX)
+    calls: dict[str, Any] = {
+        "load": lambda owner: owner.load(file, env=env),
+        "from_ppo": lambda owner: owner.from_ppo(model, env),
+        "resume": lambda owner: owner.resume(tmp_path, env),
+        "resume_or_start": lambda owner: owner.resume_or_start(
+            tmp_path, "MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=2, seed=3
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentError, match=rf"model = PPOClip\.{name}\(\.\.\.\).*set_parameters\(\)"):
+            call(model)
+        assert type(call(type(model))) is PPOClip
+
+
+class Announced(PPOClip):
+    """An algorithm of a user that extends a class method."""
+
+    @classmethod
+    def load(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().load(*args, **kwargs)
+
+
+def test_class_methods_of_ones_own_call_ours() -> None:
+    assert type(Announced.load(save(small(Announced)))) is Announced
