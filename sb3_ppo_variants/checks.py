@@ -176,8 +176,8 @@ def settings_kept() -> Iterator[None]:
 def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
     """Check what the environments return while the context is active, and name the cause and the step of errors.
 
-    After another ``ValueError`` or ``RuntimeError``, the parameters and the last observations are checked. If one of
-    them is not finite, that is reported instead of the original error.
+    After another ``ValueError`` or ``RuntimeError``, the parameters and the observations are checked. If one of them
+    is not finite, that is reported instead of the original error.
     """
     assert model.env is not None
     try:
@@ -195,9 +195,10 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
             check_finite_parameters(model.policy)
             if model._last_obs is not None:
                 OutputCheck(model.observation_space, model.n_envs).numbers(model._last_obs)
-            parts = [rows for _, rows in parts_of(model.rollout_buffer.observations) if isinstance(rows, np.ndarray)]
-            if (largest := max(float(np.abs(rows).max(initial=0)) for rows in parts or [np.zeros(1)])) > LARGEST:
-                problem = f"too large for single precision, in which policies compute: {largest}"
+            each = (rows for _, rows in parts_of(model.rollout_buffer.observations))
+            wide = [np.abs(rows).max(initial=0) for rows in each if getattr(rows, "dtype", None) == np.float64]
+            if wide and max(wide) > LARGEST:
+                problem = f"too large for single precision, in which policies compute: {max(wide)}"
                 raise NonFiniteError("observation", problem) from error
             raise
     except GuardError as error:

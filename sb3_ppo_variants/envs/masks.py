@@ -155,7 +155,7 @@ def find_masks(env: Any) -> tuple[Callable[[], Sequence[Value]], bool]:
 
     :return: and whether it is that of a vectorised environment or of a wrapper around it, and not of each single one
     """
-    while getattr_static(env, METHOD, None) is None:
+    while not callable(getattr_static(env, METHOD, None)):
         if getattr(type(env), "env_method", None) is not VecEnvWrapper.env_method:
             return partial(env.env_method, METHOD), isinstance(env, VecEnvWrapper)
         env = env.venv

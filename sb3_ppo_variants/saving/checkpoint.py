@@ -273,7 +273,7 @@ class TrainingRun:
     :param turn: notices that somebody else steps the environments; ``None`` before the first rollout
     :param arguments: descriptions of the model's arguments when the run began
     :param statistics: those of ``VecNormalize`` that the processes have in common
-    :param warned: whether an evaluation in environments without the statistics of ``VecNormalize`` was warned of
+    :param warned: whether the model has warned of observations that are normalised twice, or without statistics
     """
 
     last: Checkpoint | None = None

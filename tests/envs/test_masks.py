@@ -108,6 +108,12 @@ class WhenAsked(Narrows):
         return super().env_method(method_name, *args, **arguments)
 
 
+class Keeps(WhenAsked):
+    """Has an array of that name, too."""
+
+    action_masks = np.ones((2, 3), bool)
+
+
 class InABatch(DummyVecEnv):
     def action_masks(self) -> np.ndarray:
         return np.array([[False, True, False]] * self.num_envs)
@@ -128,6 +134,7 @@ class Open(NoiseEnv):
 WRAPPERS: dict[str, Any] = {
     "method": lambda fns: ByMethod(DummyVecEnv(fns)),
     "env_method": lambda fns: WhenAsked(DummyVecEnv(fns)),
+    "env_method beside an array": lambda fns: Keeps(DummyVecEnv(fns)),
     "inside another": lambda fns: VecMonitor(ByMethod(DummyVecEnv(fns))),
     "outermost method": lambda fns: ByMethod(Everything(DummyVecEnv(fns))),
     "outermost env_method": lambda fns: WhenAsked(Everything(DummyVecEnv(fns))),

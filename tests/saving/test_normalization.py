@@ -59,8 +59,21 @@ ENVS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 def test_a_model_that_is_loaded(name: str, weights_only: bool, saved: Path) -> None:
     make, expected = ENVS[name]
     env = make(saved)
-    found = warned(lambda: PPOClip.load(saved / "model.zip", env, weights_only=weights_only))
+
+    def load_and_go_on() -> None:
+        model: Any = PPOClip.load(saved / "model.zip", env, weights_only=weights_only)
+        model.learn(32, reset_num_timesteps=False)
+        evaluate_policy(model, model.get_env(), 1, warn=False)
+
+    found = warned(load_and_go_on)
     assert [message[: len(MISSING)] for message in found] == [message[: len(MISSING)] for message in expected]
+
+
+def test_a_model_that_gets_other_environments(saved: Path) -> None:
+    model = PPOClip.load(saved / "model.zip")
+    model.set_env(noise_envs(BOX))
+    (message,) = warned(lambda: model.learn(32))
+    assert message.startswith(MISSING)
 
 
 @pytest.mark.parametrize("name", ["raw", "single", "of rewards only", "statistics", "twice"])
