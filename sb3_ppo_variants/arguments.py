@@ -53,9 +53,9 @@ class Rule:
         """
 
         def accepts(value: object) -> bool:
-            inner = value.value_schedule if isinstance(value, FloatSchedule) else value
-            number = inner.val if isinstance(inner, ConstantSchedule) else inner
-            return callable(number) or self.accepts(number)
+            if isinstance(value, FloatSchedule):
+                value = value.value_schedule
+            return is_schedule(value) or self.accepts(value.val if isinstance(value, ConstantSchedule) else value)
 
         return Rule(f"{self.allowed}, or a schedule", accepts, values or NON_NEGATIVE)
 
@@ -223,6 +223,12 @@ def warn_of_truncated_minibatch(n_steps: int, n_envs: int, batch_size: int) -> N
             f"truncated mini-batch of size {rest}\nWe recommend using a `batch_size` that is a factor of "
             f"`n_steps * n_envs`.\nInfo: (n_steps={n_steps} and n_envs={n_envs})"
         )
+
+
+def is_schedule(value: object) -> bool:
+    """Whether a value is a schedule, and not a number or SB3's constant schedule of one."""
+    inner = value.value_schedule if isinstance(value, FloatSchedule) else value
+    return callable(inner) and not isinstance(inner, ConstantSchedule)
 
 
 def as_schedule(value: float | Schedule) -> FloatSchedule:

@@ -69,7 +69,7 @@ def check_fixed(part: object) -> None:
     """
     attributes = vars(part) | vars(part).get("_parameters", {})  # Where a part that is a module has them.
     if any(isinstance(value, nn.Parameter) and value.requires_grad for value in attributes.values()):
-        raise _untrained(part)
+        raise _learnable(part)
 
 
 def depends_otherwise(loss: th.Tensor, part: object, read: Iterable[th.Tensor], trained: Iterable[th.Tensor]) -> bool:
@@ -91,11 +91,11 @@ def depends_otherwise(loss: th.Tensor, part: object, read: Iterable[th.Tensor], 
         nodes += [source for source, _ in node.next_functions]
         found |= {id(node.variable)} if node.name() == LEAF else set()
     if found - set(map(id, trained)):
-        raise _untrained(part)
+        raise _learnable(part)
     return bool(found)
 
 
-def _untrained(part: object) -> ArgumentError:
+def _learnable(part: object) -> ArgumentError:
     return ArgumentError(
         f"{type(part).__name__} has a learnable tensor, which no optimizer would train: make it a number, which "
         "at() and after_update() of an objective may change, or call requires_grad_(False) of a network of its own"

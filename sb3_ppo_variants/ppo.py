@@ -35,6 +35,7 @@ from sb3_ppo_variants.arguments import (
     current_value,
     describe,
     instance,
+    is_schedule,
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
@@ -127,9 +128,6 @@ class PPOBase(SavedAlgorithm):
     _untrained: Sequence[str] = ()
     # The thread that learns.
     _learner: int | None = None
-    # Whether schedules are called. At construction and in files, they are not.
-    _has_begun: bool = False
-    _forgotten: int = 0
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -272,7 +270,7 @@ class PPOBase(SavedAlgorithm):
         :raises ArgumentError: if a schedule returns a value that is not allowed
         """
         rule, value = self.rules[name], getattr(self, name)
-        if callable(value) and not self._has_begun:
+        if is_schedule(value) and not self.run.has_begun:
             return 1.0
         return current_value(name, value, self._current_progress_remaining, rule.of_schedule or rule)
 
@@ -317,7 +315,7 @@ class PPOBase(SavedAlgorithm):
             self.run.turn = Turn(env)
         elif not self.run.turn.is_kept():
             self._last_obs, self._last_episode_starts = begin_again(self), np.ones(env.num_envs, dtype=bool)
-        self._has_begun = True
+        self.run.has_begun = True
         plan = self._plan(rollout_buffer)
         if callable(self.gae_lambda):
             # SB3 does this after each rollout only, so another call of learn() would begin with the progress 0.
@@ -341,7 +339,7 @@ class PPOBase(SavedAlgorithm):
 
     def train(self) -> None:
         """Update the policy with the rollout in the buffer. If the update fails, undo it."""
-        self._has_begun = True
+        self.run.has_begun = True
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
@@ -475,7 +473,7 @@ class PPOBase(SavedAlgorithm):
             self._learner = None
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_division", "_scheduled", "_untrained", "_has_begun", "_learner", "_forgotten", "old_policy"]
+        own = ["_division", "_scheduled", "_untrained", "_learner", "old_policy"]
         return [*super()._excluded_save_params(), *own]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
@@ -507,8 +505,8 @@ class PPOBase(SavedAlgorithm):
             self._check_normalization(caller.f_locals["env"])
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
         forgets = state is None and not (episode_start is not None and np.all(episode_start))
-        self._forgotten = self._forgotten + 1 if forgets and kind_of(self.policy).has_memory else 0
-        if self._forgotten == FORGOTTEN:
+        self.run.forgotten = self.run.forgotten + 1 if forgets and kind_of(self.policy).has_memory else 0
+        if self.run.forgotten == FORGOTTEN:
             warnings.warn(
                 f"predict() was called {FORGOTTEN} times in a row without a state, so that the policy remembers "
                 "nothing: pass the state that the last call returned, and episode_start"

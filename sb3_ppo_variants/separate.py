@@ -10,7 +10,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import Schedule
 from torch.optim import Optimizer
 
-from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, Values, check_names, current_value
+from sb3_ppo_variants.arguments import COUNT, NON_NEGATIVE, NORM, Values, check_names, current_value, is_schedule
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop
 from sb3_ppo_variants.policies.kind import of_first_state
@@ -83,7 +83,7 @@ class SeparateUpdates(Updates):
         return [policy, value]
 
     def _rate(self, model: Trained, progress_remaining: float) -> float:
-        if callable(self.value_learning_rate) and not model._has_begun:
+        if is_schedule(self.value_learning_rate) and not model.run.has_begun:
             return 0.0
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)
 

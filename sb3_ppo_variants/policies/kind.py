@@ -35,8 +35,10 @@ from sb3_ppo_variants.arguments import (
     FLAG,
     Rule,
     Values,
+    as_schedule,
     check_names,
     instance,
+    is_schedule,
     list_arguments,
 )
 from sb3_ppo_variants.distributions import Beta
@@ -453,7 +455,7 @@ def make_policy_and_buffer(model: OnPolicyAlgorithm) -> None:
     model.policy, kind = model.policy.to(model.device), kind_of(model.policy)
     model.rollout_buffer = buffer_class(
         model.n_steps, model.observation_space, device=model.device, gamma=model.gamma, n_envs=model.n_envs,
-        gae_lambda=1.0 if callable(model.gae_lambda) else model.gae_lambda,
+        gae_lambda=1.0 if is_schedule(model.gae_lambda) else float(as_schedule(model.gae_lambda)(1.0)),
         **kind.buffer_arguments(model), **model.rollout_buffer_kwargs,
     )  # fmt: skip
     model.rollout_buffer_class = buffer_class

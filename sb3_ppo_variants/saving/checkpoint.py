@@ -274,6 +274,8 @@ class TrainingRun:
     :param arguments: descriptions of the model's arguments when the run began
     :param statistics: those of ``VecNormalize`` that the processes have in common
     :param warned: whether the model has warned of observations that are normalised twice, or without statistics
+    :param has_begun: whether a rollout or an update of this model has begun, so that schedules may be called
+    :param forgotten: calls of ``predict`` in a row without a state
     """
 
     last: Checkpoint | None = None
@@ -286,6 +288,8 @@ class TrainingRun:
     arguments: dict[str, str] | None = None
     statistics: Statistics = field(default_factory=Statistics)
     warned: bool = False
+    has_begun: bool = False
+    forgotten: int = 0
 
     def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
