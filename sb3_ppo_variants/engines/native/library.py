@@ -175,22 +175,26 @@ class Library(ctypes.CDLL):
 def library() -> Library | None:
     """Load the library, or return ``None`` if it was not built for this system.
 
-    If it cannot be loaded, or was built for another interface, such as before a ``git pull``, a warning says how to
-    rebuild it, and PyTorch computes in its place.
+    If there is none, it cannot be loaded, or was built for another interface, such as before a ``git pull``, a warning
+    says how to build it, and PyTorch computes in its place.
     """
     folder = Path(__file__).parent
     paths = (folder / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES)
     path = next(filter(Path.exists, paths), None)
-    if path is None:
-        return None
     try:
-        found = Library(str(path))
-        if found.text("ppo_interface") == digest_interface(folder):
+        if path is None:
+            problem = f"{folder} has no native library"
+        elif (found := Library(str(path))).text("ppo_interface") == digest_interface(folder):
             return found
-        problem = "was built for another interface"
+        else:
+            problem = f"{path} was built for another interface"
     except (OSError, AttributeError) as error:
-        problem = f"cannot be loaded ({error})"
-    warn(f"{path} {problem}, so PyTorch computes in its place: to rebuild it, {REBUILD}", stacklevel=2)
+        problem = f"{path} cannot be loaded ({error})"
+    warn(
+        f"{problem}, so PyTorch computes in its place, which takes several times as long: to build it, install a C++ "
+        f"compiler, and {REBUILD}",
+        stacklevel=2,
+    )
     return None
 
 
