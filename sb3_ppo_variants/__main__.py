@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sb3_ppo_variants import __version__
 from sb3_ppo_variants.commandline import errors_in_a_line, whole_number
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE
 from sb3_ppo_variants.errors import ArgumentError
@@ -114,6 +115,7 @@ REPORT: Options = {
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
     parsers = parser.add_subparsers(required=True, metavar="command")
     for run, says, groups in (
         (compare, "Compare algorithms over environments and seeds, resumably, and write a report.", COMPARE),

@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import combinations, product
@@ -125,8 +126,13 @@ def load_class(path: str) -> type[BaseAlgorithm]:
     """Import the class at ``module:Class``, which must derive from SB3's ``BaseAlgorithm``."""
     module, _, name = path.partition(":")
     if not module or not name or module in ALGORITHM_PATHS:
+        classes = {algorithm.partition(":")[2].lower(): known for known, algorithm in ALGORITHM_PATHS.items()}
+        close = get_close_matches(path.lower(), [*classes, *ALGORITHM_PATHS], n=1)
+        hint = "".join(f" Did you mean {classes.get(each, each)}?" for each in close)
         names = ", ".join(ALGORITHM_PATHS)
-        raise ArgumentError(f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}")
+        raise ArgumentError(
+            f"{path} is not a setting: name {names} or module:Class, and arguments as in {EXAMPLE}.{hint}"
+        )
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # The module's own code may raise anything.

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import sb3_ppo_variants
 from fresh import ended, run_module
 from helpers import OPTIONAL
+from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.commandline import whole_number
 
 # Runs a module in a new process, in which the optional packages are missing.
@@ -45,6 +47,12 @@ def test_a_missing_package_names_the_extra(command: list[str]) -> None:
     (line,) = result.stderr.splitlines()
     assert line.startswith("this command needs more packages (")
     assert line.endswith("): pip install -e '.[benchmark]'  # in a clone of sb3_ppo_variants")
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.strip() == sb3_ppo_variants.__version__
 
 
 def compare_without_seaborn() -> None:

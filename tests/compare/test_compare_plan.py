@@ -86,7 +86,8 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("ppo_clap", "ppo_clap is not a setting: name ppo_clip.*module:Class"),
+        ("ppo_clap", "ppo_clap is not a setting: name ppo_clip.*module:Class.*Did you mean ppo_clip?"),
+        ("PPOFixedKL", "Did you mean ppo_fixed_kl?"),
         ("ppo_clip:gamma", "ppo_clip:gamma is not a setting.* arguments as in"),
         ("nowhere:PPO", "nowhere:PPO cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
         ("stable_baselines3:PPOO", "stable_baselines3:PPOO cannot be imported: .*has no attribute"),

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -33,10 +34,16 @@ from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
 from sb3_ppo_variants.zoo import ExperimentManager, sample
+from sb3_ppo_variants.zoo.__main__ import SCRIPTS
 from sb3_ppo_variants.zoo.push_to_hub import push_to_hub
 
 ENV = "CartPole-v1"
 LSTM = str(Path(rl_zoo3.__file__).parent / "hyperparams/ppo_lstm.yml")
+
+
+def test_the_scripts_are_listed(tmp_path: Path) -> None:
+    assert len(SCRIPTS) == 10 and all(find_spec(f"sb3_ppo_variants.zoo.{script}") for script in SCRIPTS)
+    assert all(f"  {script} " in zoo(tmp_path, "__main__") for script in ("train", "plot_from_file"))
 
 
 def zoo(folder: Path, script: str, *options: str) -> str:
