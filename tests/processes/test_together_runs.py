@@ -214,3 +214,23 @@ class Chosen(FlattenExtractor):
 
 def test_all_processes_find_the_checkpoint_that_was_written_last(tmp_path: Path) -> None:
     assert answers(submitted_again, 2, str(tmp_path)) == [[256, 384, 512]] * 2
+
+
+def compiled_weights() -> list[list[float]]:
+    """Train with a policy, and with the same one compiled, as a whole and in part."""
+    weights = []
+    for compiled in (None, "policy", "mlp_extractor"):
+        model: Any = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), seed=1, fast=False, **SETTINGS)
+        if compiled == "policy":
+            model.policy = th.compile(model.policy, backend="eager")
+        elif compiled is not None:
+            model.policy.mlp_extractor = th.compile(model.policy.mlp_extractor, backend="eager")
+        weights.append(flat_weights(model.learn(64)).tolist())
+    return weights
+
+
+@pytest.mark.slow
+def test_policies_that_pytorch_compiles_train_together() -> None:
+    first, second = answers(compiled_weights, 2)
+    assert first == second
+    assert first[1] == first[0] and first[2] == first[0]
