@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch as th
@@ -27,7 +28,7 @@ from sb3_ppo_variants.losses import ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import within
 from sb3_ppo_variants.policies.kind import generators_kept, kind_of, of_first_state
-from sb3_ppo_variants.processes import find_normalizations, get_moments
+from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
 from sb3_ppo_variants.update import UpdatePlan, parameters_in
@@ -87,25 +88,26 @@ def checked_env(
     return wrapped
 
 
-def check_normalization(env: VecEnv | None, normalized: bool) -> bool:
-    """Warn if an environment normalises observations twice, or lacks the statistics that a policy was trained with.
-
-    :param normalized: whether it was trained on normalised observations
-    :return: whether there was a warning
-    """
+def check_normalization(model: Any, env: VecEnv | None) -> None:
+    """Warn once if an environment normalises observations twice, or lacks the statistics that a policy needs."""
     wrappers = [wrapper for wrapper in find_normalizations(env) if wrapper.norm_obs]
     keys = [key for wrapper in wrappers for key in wrapper.norm_obs_keys or [""]]
-    counts = [moments.count for name, moments in get_moments(env).items() if "obs_rms" in name]
-    twice, missing = len({*keys}) < len(keys), normalized and env is not None and max(counts, default=0) < 1
-    if twice:
-        warnings.warn("env normalizes observations twice, by a VecNormalize inside another one: leave out one of them")
-    if missing:
-        warnings.warn(
+    each: list[Any] = [wrapper.obs_rms for wrapper in wrappers]
+    is_filled = any(
+        moments.count >= 1 for one in each for moments in (one.values() if isinstance(one, dict) else [one])
+    )
+    message = None
+    if len({*keys}) < len(keys):
+        message = "env normalizes observations twice, by a VecNormalize inside another one: leave out one of them"
+    elif model.normalized and env is not None and not is_filled:
+        message = (
             "the policy was trained on observations that VecNormalize normalized, but env has no VecNormalize with its "
             "statistics, which files of models do not contain: save them with model.get_vec_normalize_env().save(path) "
             "too, and pass VecNormalize.load(path, env)"
         )
-    return twice or missing
+    if message is not None and not model.run.warned:
+        model.run.warned = True
+        warnings.warn(message)
 
 
 def check_learn(env: VecEnv | None, **arguments: object) -> None:

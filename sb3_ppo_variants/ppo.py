@@ -165,7 +165,7 @@ class PPOBase(SavedAlgorithm):
         if callable(self.learning_rate):
             current_value("learning_rate", self.learning_rate, 1.0)
         make_policy_and_buffer(self)
-        self._check_normalization(self.env)
+        checks.check_normalization(self, self.env)
         self._division = divide(self.updates)
         self._division.prepare(self)
         for name in schedules - STAY_NUMBERS:
@@ -184,9 +184,6 @@ class PPOBase(SavedAlgorithm):
             self.learning_rate = rate = float(rate)  # SB3's PPO loads no file with a float32 of NumPy.
         self.lr_schedule = as_schedule(rate.learning_rate if isinstance(rate, KLAdaptive) else rate)
         self._scheduled = rate
-
-    def _check_normalization(self, env: VecEnv | None) -> None:
-        self.run.warned = self.run.warned or checks.check_normalization(env, self.normalized)
 
     # The parts
 
@@ -417,7 +414,7 @@ class PPOBase(SavedAlgorithm):
         if self.verbose >= 1 and plan.processes.rank == 0:
             engine, why = choose(plan, self.fast)
             print(f"Training on the {engine.path} path: {why}")
-        self._check_normalization(self.env)
+        checks.check_normalization(self, self.env)
         self.normalized = getattr(self._vec_normalize_env, "norm_obs", False)
         before, begun = self._last_obs, super()._setup_learn(*args, **arguments)
         if self.env is not None and self._last_obs is not before:
@@ -502,7 +499,7 @@ class PPOBase(SavedAlgorithm):
         """
         caller = sys._getframe(1)  # The policy alone does not show in which environments it is evaluated.
         if caller.f_code is evaluate_policy.__code__:
-            self._check_normalization(caller.f_locals["env"])
+            checks.check_normalization(self, caller.f_locals["env"])
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
         forgets = state is None and not (episode_start is not None and np.all(episode_start))
         self.run.forgotten = self.run.forgotten + 1 if forgets and kind_of(self.policy).has_memory else 0

@@ -222,7 +222,7 @@ class Statistics:
 
     def agree(self, env: VecEnv | None) -> None:
         """Note that all processes have the same statistics now."""
-        self._common = {name: (moments, moments.copy()) for name, moments in get_moments(env).items()}
+        self._common = {name: (moments, moments.copy()) for name, moments in _get_moments(env).items()}
 
     def merge(self, env: VecEnv | None, processes: Processes) -> None:
         """Set the statistics to those of the data of all processes.
@@ -232,7 +232,7 @@ class Statistics:
 
         :raises ArgumentError: if the processes have different wrappers
         """
-        own = get_moments(env)
+        own = _get_moments(env)
         is_known = all(name in self._common and self._common[name][0] is moments for name, moments in own.items())
         each = processes.exchange("merges statistics", (is_known, own))
         if len({(*one,) for _, one in each}) > 1:
@@ -253,8 +253,7 @@ def find_normalizations(env: VecEnv | None) -> list[VecNormalize]:
     return [env, *inner] if isinstance(env, VecNormalize) else inner
 
 
-def get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
-    """Get the statistics of all ``VecNormalize`` wrappers, by name."""
+def _get_moments(env: VecEnv | None) -> dict[str, RunningMeanStd]:
     found: dict[str, RunningMeanStd] = {}
     for index, wrapper in enumerate(find_normalizations(env)):
         name, observations = f"VecNormalize {index}", getattr(wrapper, "obs_rms", None)

@@ -84,9 +84,8 @@ def copy_value(value: Value) -> Value:
 
 
 def check_observables(space: object) -> None:
-    """Check that observations are arrays or numbers, alone or in one ``Dict`` or ``Tuple``.
+    """Check that observations in a space of gymnasium are arrays or numbers, alone or in one ``Dict`` or ``Tuple``.
 
-    :param space: their space; one that is not gymnasium's is not checked
     :raises ArgumentError: if they have a part of another space, naming it
     :raises NotImplementedError: if they have a ``Dict`` or ``Tuple`` inside another one, as in SB3
     """
