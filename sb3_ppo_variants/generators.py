@@ -10,17 +10,18 @@ from sb3_ppo_variants.arguments import Values
 
 
 class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Draws PyTorch's random numbers from copies of its generators while the context is active, in this thread.
+    """Draws random numbers on the CPU from a copy of PyTorch's generator while the context is active, in this thread.
 
-    The generators stay as they are, so other threads draw what they would have drawn. Restoring them afterwards would
-    make other threads draw the same numbers twice. What a GPU draws for dropout has no generator that can be passed.
+    The generator stays as it is, so other threads draw what they would have drawn. If it were restored afterwards, they
+    would draw the same numbers twice.
 
-    :param seed: the seed of the copies; ``None`` for the states of the generators
+    :param seed: the seed of the copy; ``None`` for the state of the generator
     """
 
     def __init__(self, seed: int | None = None):
         super().__init__()  # type: ignore[no-untyped-call]
-        self._seed, self._copies = seed, dict[th.device, th.Generator]()
+        copy = th.Generator()
+        self._copy = copy.set_state(th.get_rng_state()) if seed is None else copy.manual_seed(seed)
 
     def __torch_dispatch__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Values | None = None
@@ -29,15 +30,8 @@ class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if th.Tag.nondeterministic_seeded in function.tags and given.get("generator") is None:
             name = f"{function._overloadname}_generator".removeprefix("default_")
             function = getattr(function.overloadpacket, name, function)
-            tensors = (each.device for each in args if isinstance(each, th.Tensor))
-            device = th.device(next(tensors, given.get("device") or "cpu"))
-            takes = [argument.name for argument in function._schema.arguments[len(args) :]]
-            if "generator" in takes and device.type in ("cpu", "cuda"):
-                given["generator"] = self._copies.get(device) or self._copy(device)
+            devices = [given.get("device") or "cpu", *(each.device for each in args if isinstance(each, th.Tensor))]
+            left = [argument.name for argument in function._schema.arguments[len(args) :]]
+            if "generator" in left and th.device(devices[-1]).type == "cpu":
+                given["generator"] = self._copy
         return function(*args, **given)
-
-    def _copy(self, device: th.device) -> th.Generator:
-        copy = self._copies[device] = th.Generator(device)
-        if self._seed is not None:
-            return copy.manual_seed(self._seed)
-        return copy.set_state(th.get_rng_state() if device.type == "cpu" else th.cuda.get_rng_state(device))
