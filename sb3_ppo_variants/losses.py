@@ -11,13 +11,10 @@ therefore means 1/2 E[...] with a coefficient of 1, and OpenAI Baselines' 0.5 * 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch as th
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from sb3_ppo_variants.arguments import FLAG, NON_NEGATIVE, POSITIVE
@@ -25,8 +22,6 @@ from sb3_ppo_variants.errors import ArgumentError
 
 # Keeps the division finite when all advantages are equal; SB3's value.
 ADVANTAGE_EPSILON = 1e-8
-# PyTorch's name of the nodes of a graph that stand for parameters and other leaves.
-LEAF = "torch::autograd::AccumulateGrad"
 
 
 def normalize_advantages(advantages: th.Tensor) -> th.Tensor:
@@ -63,43 +58,17 @@ def check_loss(loss: object, part: object, of: str, learns: bool = True) -> None
 
 
 def check_fixed(part: object) -> None:
-    """Check that the coefficients of an objective or a value loss are not learned: no optimizer has them.
+    """Check that an objective or a value loss has nothing to be learned, because no optimizer would train it.
 
-    :raises ArgumentError: if one is
+    :raises ArgumentError: if it has
     """
-    attributes = vars(part) | vars(part).get("_parameters", {})  # Where a part that is a module has them.
-    if any(isinstance(value, nn.Parameter) and value.requires_grad for value in attributes.values()):
-        raise _learnable(part)
-
-
-def depends_otherwise(loss: th.Tensor, part: object, read: Iterable[th.Tensor], trained: Iterable[th.Tensor]) -> bool:
-    """Find out whether a loss depends on parameters in another way than through what it has read of a minibatch.
-
-    :param part: the objective or the value loss
-    :param read: what it may have read
-    :param trained: the parameters that are trained
-    :raises ArgumentError: if it depends on other ones
-    """
-    seen = {get_gradient_edge(each).node for each in read if each.requires_grad}
-    nodes: list[Any] = [get_gradient_edge(loss).node] if loss.requires_grad else []
-    found: set[int] = set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [source for source, _ in node.next_functions]
-        found |= {id(node.variable)} if node.name() == LEAF else set()
-    if found - set(map(id, trained)):
-        raise _learnable(part)
-    return bool(found)
-
-
-def _learnable(part: object) -> ArgumentError:
-    return ArgumentError(
-        f"{type(part).__name__} has a learnable tensor, which no optimizer would train: make it a number, which "
-        "at() and after_update() of an objective may change, or call requires_grad_(False) of a network of its own"
-    )
+    for value in (part, *vars(part).values()):
+        tensors = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(each, th.Tensor) and each.requires_grad for each in tensors):
+            raise ArgumentError(
+                f"{type(part).__name__} has a learnable tensor, which no optimizer would train: make it a number, "
+                "which at() and after_update() of an objective may change, or call requires_grad_(False)"
+            )
 
 
 def entropy_loss(entropy: th.Tensor | None, log_prob: th.Tensor) -> th.Tensor:

@@ -18,8 +18,8 @@ from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bound
 from sb3_ppo_variants.envs.outputs import check_finite
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
-from sb3_ppo_variants.objectives import Batch, has_term
-from sb3_ppo_variants.objectives.ewma import ProximalPolicy, within
+from sb3_ppo_variants.objectives import Batch
+from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
 from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, generators_kept
 from sb3_ppo_variants.processes import normalize_together
@@ -212,7 +212,6 @@ class TorchUpdate:
         if descent.of_value:
             value_loss = plan.value_loss.loss(values, samples.old_values, samples.returns)
             losses.check_loss(value_loss, plan.value_loss, "values", values.requires_grad)
-            self._check_trained(value_loss, plan.value_loss, values)
             self._note(value_loss=value_loss)
             terms.append(plan.vf_coef * value_loss)
         loss = sum(terms[1:], start=terms[0])
@@ -238,8 +237,6 @@ class TorchUpdate:
         batch = Batch(ratio, advantages, log_ratio=log_ratio, source=partial(self._read, evaluated, samples, old))
         policy_loss = objective.loss(batch)
         losses.check_loss(policy_loss, objective, "policy", evaluated.log_prob.requires_grad)
-        if not has_term(within(objective)):
-            self._check_trained(policy_loss, objective, evaluated.log_prob)
         entropy_loss = losses.entropy_loss(evaluated.entropy, evaluated.log_prob)
         with th.no_grad():
             self._note(policy_loss=policy_loss, entropy_loss=entropy_loss, approx_kl=losses.approximate_kl(to_old))
@@ -250,13 +247,6 @@ class TorchUpdate:
             if stop is not None and stop.statistic == "ratio_deviation":
                 self._note(ratio_deviation=losses.ratio_deviation(to_old))
         return policy_loss + plan.ent_coef * entropy_loss
-
-    def _check_trained(self, loss: th.Tensor, part: object, read: th.Tensor) -> None:
-        """Check, in the first minibatch, that a loss depends on no learnable tensor that no optimizer has."""
-        if "loss" not in self._measured:
-            groups = [group for optimizer in self._plan.optimizers for group in optimizer.param_groups]
-            trained = [*self._plan.parameters.values(), *(each for group in groups for each in group["params"])]
-            losses.depends_otherwise(loss, part, [read], trained)
 
     def _read(self, evaluated: Evaluated, samples: Samples, old: Compared, name: str) -> object:
         """Look up what an objective reads of a minibatch that the policy has just evaluated, ``None`` if unknown."""

@@ -1,7 +1,7 @@
 """Updates with the native library, also of several processes, and of losses in Python."""
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -10,6 +10,7 @@ from operator import itemgetter
 import numpy as np
 import torch as th
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.optim import Optimizer
 
 from sb3_ppo_variants.engines.native import library
@@ -18,7 +19,7 @@ from sb3_ppo_variants.engines.reference import parameters_in_rollout
 from sb3_ppo_variants.errors import ArgumentError, NonFiniteError
 from sb3_ppo_variants.kl import Parameters, divergences_of
 from sb3_ppo_variants.layout import map_parts
-from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss, depends_otherwise
+from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError, ValueLoss, check_loss
 from sb3_ppo_variants.objectives import Batch, Objective, has_term
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy, within
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
@@ -36,6 +37,8 @@ MULTIPLICATIONS = 3
 BLOCK_ROWS = 128
 # Parameters that a thread adds up, or takes Adam's step with, at a time: a fraction of its cache.
 RANGE_SIZE = 16_384
+# PyTorch's name of the nodes of a graph that stand for parameters and other leaves.
+LEAF = "torch::autograd::AccumulateGrad"
 # The value losses that losses.hpp computes.
 NATIVE_VALUE_LOSSES = (SquaredError, ClippedError, Huber)
 
@@ -357,8 +360,7 @@ class PythonFunctions:
         """The error that ended a pass, if a function failed."""
         self.fields: dict[str, library.FieldValue] = {}
         """The losses in the form that the library takes."""
-        trained = plan.parameters.values()
-        rows, dtype = plan.batch_size, next(iter(trained)).detach().numpy().dtype
+        rows, dtype = plan.batch_size, next(iter(plan.parameters.values())).detach().numpy().dtype
         calls = library.INTEGER, library.INTEGER
         if not has_term(plan.objective):
             shapes: dict[str, tuple[int, ...]] = {"log_ratio": (), "entropy": ()}
@@ -367,13 +369,13 @@ class PythonFunctions:
                 shapes |= {"kl": (), "reverse_kl": (), "outputs": (distribution.outputs,)}
                 shapes |= {"deviations": (distribution.n_stds,)} if distribution.n_stds else {}
             self._objective, self._advantages = (
-                OwnLoss(plan.objective, trained, "policy", shapes, rows, dtype),
+                OwnLoss(plan.objective, "policy", shapes, rows, dtype),
                 np.zeros(rows, dtype),
             )
             self.fields |= self._objective.fields | {"advantages": self._advantages, "loss": self._objective.loss}
             self.fields["evaluate"] = self._address(self._evaluate, *calls)
         if type(plan.value_loss) not in NATIVE_VALUE_LOSSES:
-            self._value_loss = OwnLoss(plan.value_loss, trained, "values", {"values": ()}, rows, dtype)
+            self._value_loss = OwnLoss(plan.value_loss, "values", {"values": ()}, rows, dtype)
             self.fields |= self._value_loss.fields | {"value_loss": self._value_loss.loss}
             self.fields["evaluate_values"] = self._address(self._evaluate_values, *calls)
 
@@ -439,7 +441,6 @@ class OwnLoss:
     to the parameters of the networks.
 
     :param part: the objective or the value loss
-    :param trained: the parameters that are trained
     :param needed: what its loss must depend on, for errors
     :param shapes: what the library knows of a minibatch, by name, with the shape for each state
     :param rows: the number of states in a minibatch
@@ -447,15 +448,9 @@ class OwnLoss:
     """
 
     def __init__(
-        self,
-        part: Objective | ValueLoss,
-        trained: Collection[th.Tensor],
-        needed: str,
-        shapes: dict[str, tuple[int, ...]],
-        rows: int,
-        dtype: np.dtype,
+        self, part: Objective | ValueLoss, needed: str, shapes: dict[str, tuple[int, ...]], rows: int, dtype: np.dtype
     ):
-        self._part, self._trained, self._needed = part, trained, needed
+        self._part, self._needed = part, needed
         known = {name: np.zeros((rows, *shape), dtype) for name, shape in shapes.items()}
         self.fields = known | {f"d_{name}": np.zeros_like(array) for name, array in known.items()}
         """The arrays that the library fills, and those that it reads: the derivatives with respect to them."""
@@ -476,12 +471,8 @@ class OwnLoss:
             loss = compute()
         check_loss(loss, self._part, self._needed)
         leaves = self._leaves
-        # In the first minibatch, which the others are like.
-        if not self._written and depends_otherwise(loss, self._part, leaves.values(), self._trained):
-            raise ArgumentError(
-                f"{type(self._part).__name__}.loss depends on parameters in another way than through the minibatch, "
-                "which the native library does not follow: pass fast=False"
-            )
+        if not self._written:  # In the first minibatch, which the others are like.
+            _check_leaves(loss, self._part, leaves.values())
         self.loss[0] = loss.item()
         found = zip(leaves, th.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True)
         slopes = {name: slope.numpy() for name, slope in found if slope is not None}
@@ -490,3 +481,24 @@ class OwnLoss:
         for name, array in slopes.items():
             self.fields[f"d_{name}"][:count] = array
         self._written = slopes.keys()
+
+
+def _check_leaves(loss: th.Tensor, part: Objective | ValueLoss, leaves: Iterable[th.Tensor]) -> None:
+    """Check that a loss depends on parameters only through what it has read of the minibatch.
+
+    :param leaves: what it has read, before anything was computed from it
+    :raises ArgumentError: if there is another way
+    """
+    seen = {get_gradient_edge(leaf).node for leaf in leaves}
+    nodes = [get_gradient_edge(loss).node]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        if node.name() == LEAF:
+            raise ArgumentError(
+                f"{type(part).__name__}.loss depends on parameters in another way than through the minibatch, which "
+                "the native library does not follow: pass fast=False"
+            )
+        seen.add(node)
+        nodes += [source for source, _ in node.next_functions if source is not None]
