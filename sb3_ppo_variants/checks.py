@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
     is not finite, that is reported instead of the original error.
     """
     assert model.env is not None
+    model._learner = get_ident()  # type: ignore[attr-defined]
     try:
         try:
             with checked_outputs(model.env):
@@ -207,6 +209,8 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
         if error.step is None and (error.env_index is not None or isinstance(error, EnvOutputError)):
             error.step = model.num_timesteps
         raise
+    finally:
+        model._learner = None  # type: ignore[attr-defined]
 
 
 def check_prediction(

@@ -4,11 +4,9 @@ import inspect
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from math import ceil
 from numbers import Real
-from threading import get_ident, main_thread
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -48,13 +46,7 @@ from sb3_ppo_variants.limits import TOLERATED, ApproximateKL, EarlyStop, KLAdapt
 from sb3_ppo_variants.losses import ClippedError, SquaredError, ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import EWMA, ProximalPolicy
-from sb3_ppo_variants.policies.kind import (
-    ALIASES,
-    copy_of_policy,
-    kind_of,
-    make_policy_and_buffer,
-    with_own_distribution,
-)
+from sb3_ppo_variants.policies.kind import ALIASES, kind_of, make_policy_and_buffer, policy_of_thread
 from sb3_ppo_variants.processes import SharedRollout, begin_together, check_same_weights, explained_variance
 from sb3_ppo_variants.rollout import OldPolicy, advantages_follow_rewards, check_rollout
 from sb3_ppo_variants.saving import SavedAlgorithm
@@ -447,7 +439,7 @@ class PPOBase(SavedAlgorithm):
             checks.check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
-            with self._learning(), checks.checked(self), supervised.to_the_end():
+            with checks.checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}
                     same["num_timesteps"] = self.num_timesteps
@@ -460,14 +452,6 @@ class PPOBase(SavedAlgorithm):
                     tb_log_name=type(self).__name__ if tb_log_name is None else tb_log_name,
                     reset_num_timesteps=reset_num_timesteps,
                 )
-
-    @contextmanager
-    def _learning(self) -> Iterator[None]:
-        self._learner = get_ident()
-        try:
-            yield
-        finally:
-            self._learner = None
 
     def _excluded_save_params(self) -> list[str]:
         own = ["_division", "_scheduled", "_untrained", "_learner", "old_policy"]
@@ -508,10 +492,7 @@ class PPOBase(SavedAlgorithm):
                 f"predict() was called {FORGOTTEN} times in a row without a state, so that the policy remembers "
                 "nothing: pass the state that the last call returned, and episode_start"
             )
-        policy: Any = self.policy
-        if get_ident() != (self._learner or main_thread().ident):
-            # Two threads must not use one distribution, nor one mode while the model learns.
-            policy = copy_of_policy(policy) if self._learner else with_own_distribution(policy)
+        policy: Any = policy_of_thread(self.policy, self._learner)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )

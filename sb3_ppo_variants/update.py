@@ -66,19 +66,14 @@ def set_step_size(optimizer: Optimizer, step_size: float) -> None:
 
     :raises ArgumentError: if the first group alone has begun with a step size of 0, to which there is no ratio
     """
-    first, *others = groups = optimizer.param_groups
-    if others:
-        for group in groups:  # Where PyTorch's schedules keep it too: no ratio survives a step size of 0.
-            group.setdefault("initial_lr", group["lr"])
-        begun = first["initial_lr"]
-        for group in others:
-            if begun == 0 and group["initial_lr"] != 0:
-                raise ArgumentError(
-                    "policy.optimizer: its first group of parameters has a step size of 0, so those of the others have "
-                    "no ratio to it: begin with another group"
-                )
-            group["lr"] = step_size * (group["initial_lr"] / begun if begun else 1.0)
-    first["lr"] = step_size
+    groups = optimizer.param_groups
+    if len(groups) > 1:  # Keep what they begin with, as PyTorch's schedules do: no ratio survives a step size of 0.
+        first, *others = (group.setdefault("initial_lr", group["lr"]) for group in groups)
+        if first == 0 and any(others):
+            raise ArgumentError("policy.optimizer: the first group of parameters needs a step size above 0")
+        for group, rate in zip(groups[1:], others, strict=True):
+            group["lr"] = step_size * (rate / first if first else 1.0)
+    groups[0]["lr"] = step_size
 
 
 @dataclass(frozen=True)

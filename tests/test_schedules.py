@@ -160,7 +160,7 @@ def test_a_first_group_without_a_step_size_is_refused() -> None:
     model = small()
     model.policy.optimizer = in_groups(model.policy.parameters())
     model.policy.optimizer.param_groups[0]["lr"] = 0.0
-    with pytest.raises(ArgumentError, match="begin with another group"):
+    with pytest.raises(ArgumentError, match="first group of parameters needs a step size above 0"):
         model.learn(32)
 
 

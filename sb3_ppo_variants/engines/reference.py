@@ -106,14 +106,11 @@ class TorchCollector:
         if isinstance(self._model.action_space, spaces.Discrete):
             actions = actions.reshape(-1, 1)
         self._buffer.add(observations, actions, rewards, episode_starts, acted.values, acted.log_probs, **acted.columns)
-        if self._step == 0 and acted.parameters is not None:
-            rows = self._buffer.n_envs, self._buffer.buffer_size
-            self._parameters = tuple(each.new_empty((*rows, *each.shape[1:])) for each in acted.parameters)
-        if acted.parameters is None or self._parameters is None:
-            self._parameters = None
-            return
-        for kept, now in zip(self._parameters, acted.parameters, strict=True):
-            kept[:, self._step] = now
+        now, rows = acted.parameters, (self._buffer.n_envs, self._buffer.buffer_size)
+        if now is None or self._step == 0:
+            self._parameters = now and tuple(each.new_empty((*rows, *each.shape[1:])) for each in now)
+        for kept, each in zip(self._parameters or (), now or (), strict=False):
+            kept[:, self._step] = each
 
     def finish(self, observations: Observations, dones: np.ndarray) -> th.Tensor:
         self.read()

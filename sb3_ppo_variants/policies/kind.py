@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cache, partial
+from threading import get_ident, main_thread
 from traceback import walk_tb
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -365,11 +366,16 @@ def copy_of_policy(policy: ActorCriticPolicy) -> Any:
     return memo[id(own)]
 
 
-def with_own_distribution(policy: ActorCriticPolicy) -> ActorCriticPolicy:
-    """Make a shallow copy of a policy, with a distribution of its own. This takes a hundredth of the time."""
-    shallow: ActorCriticPolicy = copy(getattr(policy, "_orig_mod", policy))
-    shallow.action_dist = copy(shallow.action_dist)
-    return shallow
+def policy_of_thread(policy: ActorCriticPolicy, learner: int | None) -> ActorCriticPolicy:
+    """Return the policy, or a copy that shares no distribution, and no mode while the model learns in another thread.
+
+    :param learner: the thread that learns, if one does
+    """
+    if get_ident() == (learner or main_thread().ident):
+        return policy
+    own = copy_of_policy(policy) if learner else copy(getattr(policy, "_orig_mod", policy))
+    own.action_dist = copy(own.action_dist)
+    return own
 
 
 @contextmanager

@@ -63,10 +63,7 @@ class NeverForbidden(MaskableDistribution):
     distributions: Sequence[Any] = ()
 
     def apply_masking(self, masks: AnyMasks) -> None:
-        """Mask outcomes.
-
-        :param masks: one row per state; ``None`` allows everything
-        """
+        """Mask outcomes; see sb3-contrib."""
         super().apply_masking(masks)  # type: ignore[safe-super]
         for part in self.distributions or [self.distribution]:
             if masks is not None:

@@ -23,6 +23,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "native": lambda: small(n_steps=16),
 }
 N_OBSERVED = 5
+pytestmark = pytest.mark.filterwarnings("ignore:.*without a state")
 
 
 def predicted(model: Any, observations: np.ndarray) -> Any:
