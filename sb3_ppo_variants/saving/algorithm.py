@@ -215,8 +215,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             file = replace(archive, data=dict.fromkeys(values)).to_file()  # SB3 takes the values instead.
             with OwnDraws(values.get("seed")):
                 return super().load(file, env, device, values, print_system_info, force_reset)
-        except DamagedFileError as error:  # Raised by set_parameters(), which does not know the name of the file.
-            error.file = archive.name
+        except DamagedFileError as error:
             if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):
                 raise ArgumentError(
                     f"{needing} needs other networks or optimizers than those in {archive.name}: leave it out, or "
@@ -292,7 +291,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         else:
             name = read_archive(load_path_or_dict).name
             _, given, _ = load_from_zip_file(load_path_or_dict, load_data=False, device="cpu")
-        file, structure, is_meant = vars(self).pop(LOADING, (name, None, False))
+        name, structure, is_meant = vars(self).pop(LOADING, (name, None, False))
         changes = {} if structure is None else find_changes(structure, describe_structure(self))
         own, optional = set(self._get_torch_save_params()[0]), set(self.optional_states)
         parameters = {owner: state for owner, state in given.items() if owner in own or owner not in optional}
@@ -307,10 +306,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             vars(self).update(attributes_before)
             super().set_parameters(self._renamed(states_before))
             if changes and not is_meant:
-                raise ArgumentError(describe_changes(file, changes)) from error
+                raise ArgumentError(describe_changes(name, changes)) from error
             raise DamagedFileError(name, "the parameters", f"do not fit this model: {error}") from error
         if told := {name: change for name, change in changes.items() if name in replaced or not is_meant}:
-            warnings.warn(describe_changes(file, told))
+            warnings.warn(describe_changes(name, told))
 
     def _renamed(self, states: Mapping[str, Any]) -> TensorDict:
         """Name the parameters in states as the networks do, parts of which ``torch.compile`` may have wrapped."""

@@ -79,7 +79,7 @@ def is_plain(value: object) -> bool:
     """Whether a value has a plain form."""
     try:
         encode(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -4,39 +4,46 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch as th
+from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from torch import nn
 
+from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.saving.files import sha256
 
 COMPILED = "_orig_mod."
 """What ``torch.compile`` adds to the names of parameters."""
-Structure: TypeAlias = Mapping[str, Mapping[str, Any]]
+Structure: TypeAlias = Mapping[str, Values]
 
 
 def describe_structure(model: OnPolicyAlgorithm) -> Structure:
-    """Describe the modules and the parameters of a policy, and the optimizers, by their names."""
+    """Describe the modules and tensors of a policy, and the optimizers of a model, by their names."""
     states = {name: recursive_getattr(model, name) for name in model._get_torch_save_params()[0]}
     parts: dict[str, Any] = {name: part for name, part in states.items() if isinstance(part, th.optim.Optimizer)}
-    parts |= {**dict(model.policy.named_modules(prefix="policy")), **dict(model.policy.named_parameters("policy"))}
+    for of_kind in (model.policy.named_modules, model.policy.named_parameters, model.policy.named_buffers):
+        parts |= dict(of_kind(prefix="policy"))
     # What was compiled comes after its wrapper.
     return {f"{name}.".replace(COMPILED, "")[:-1]: {**_traits(part)} for name, part in parts.items()}
 
 
-def _traits(part: nn.Module | th.Tensor | th.optim.Optimizer) -> Mapping[str, object]:
-    kind = {"class": type(part).__name__}
+def _traits(part: nn.Module | th.Tensor | th.optim.Optimizer) -> Values:
+    traits: Values = {"class": type(part).__name__}
     if isinstance(part, th.optim.Optimizer):
-        return {**kind, "groups": [len(group["params"]) for group in part.param_groups]}
+        return {**traits, "groups": [len(group["params"]) for group in part.param_groups]}
     if isinstance(part, th.Tensor):
-        return {**kind, "dtype": str(part.dtype), "requires_grad": part.requires_grad}
-    public = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
-    constants = {name: value for name, value in public.items() if type(value) in (bool, int, float, str)}
-    # Such as an average that is not a buffer.
-    tensors = {name: value.detach().cpu() for name, value in public.items() if isinstance(value, th.Tensor)}
-    contents = {name: tensor.double().numpy().tobytes() for name, tensor in tensors.items()}
-    hashes = {name: f"a tensor, no buffer: {sha256(content)[:8]}" for name, content in contents.items()}
-    return {**kind, **constants, **hashes}
+        return {**traits, "dtype": str(part.dtype), "shape": [*part.shape], "requires_grad": part.requires_grad}
+    for name, value in vars(part).items():
+        if name.startswith("_") or name == "training":
+            continue
+        if type(value) in (bool, int, float, str):
+            traits[name] = value
+        elif isinstance(value, Distribution):
+            traits[name] = type(value).__name__
+        elif isinstance(value, th.Tensor):  # Such as an average.
+            content = value.detach().cpu().double().numpy().tobytes()
+            traits[name] = f"a tensor, no buffer: {sha256(content)[:8]}"
+    return traits
 
 
 def find_changes(before: Structure, now: Structure) -> dict[str, str]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3 import PPO
+from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.save_util import load_from_zip_file, save_to_zip_file
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -69,6 +70,14 @@ def test_attributes_keep_their_types(value: Any) -> None:
     model.table = value
     back = PPOClip.load(save(model)).table  # type: ignore[attr-defined]
     assert back == value and repr(back) == repr(value) and type(back) is type(value)
+
+
+def test_an_attribute_may_contain_itself() -> None:
+    model = small()
+    model.tree = {"children": []}
+    model.tree["children"].append(model.tree)
+    tree = PPOClip.load(save(model)).tree  # type: ignore[attr-defined]
+    assert tree["children"] == [tree]
 
 
 @pytest.mark.parametrize("value", [threading.Lock(), (number for number in [1])], ids=["lock", "generator"])
@@ -137,6 +146,10 @@ def keep_a_tensor(policy: Any) -> None:
     policy.features_extractor.offset = policy.features_extractor.offset + 1
 
 
+def draw_otherwise(policy: Any) -> None:
+    policy.action_dist = SquashedDiagGaussianDistribution(2)
+
+
 def add_a_layer(policy: Any) -> None:
     policy.value_net = nn.Sequential(policy.value_net, nn.Linear(1, 1))
 
@@ -155,6 +168,7 @@ class Shifted(FlattenExtractor):
         (replace_activation, r"policy\.mlp_extractor\.policy_net\.1 was ReLU and is Tanh"),
         (freeze, r"policy\.action_net\.weight\.requires_grad was False and is True"),
         (keep_a_tensor, r"policy\.features_extractor\.offset was a tensor, no buffer: \w+ and is a tensor"),
+        (draw_otherwise, r"policy\.action_dist was SquashedDiagGaussianDistribution and is DiagGaussianDistribution"),
         (lambda policy: policy.double(), r"dtype was torch\.float64 and is torch\.float32, and \d+ more"),
     ],
 )
@@ -190,13 +204,33 @@ class Layered(ActorCriticPolicy):
         add_a_layer(self)
 
 
-def test_a_policy_with_other_parameters() -> None:
+def widen(policy: Any) -> None:
+    policy.log_std = nn.Parameter(th.zeros(5))
+
+
+def count_steps(policy: Any) -> None:
+    policy.register_buffer("steps", th.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (widen, r"policy\.log_std\.shape was \[5\] and is \[2\]"),
+        (count_steps, r"policy\.steps was Tensor and is missing"),
+        (add_a_layer, r"policy\.value_net was Sequential and is Linear, and \d+ more"),
+    ],
+)
+def test_a_policy_with_other_parameters(change: Any, says: str) -> None:
+    model = small()
+    change(model.policy)
+    with pytest.raises(ArgumentError, match=rf"policy was changed after construction\. {says}"):
+        PPOClip.load(save(model))
+
+
+def test_a_policy_class_that_makes_the_change() -> None:
     model = small()
     add_a_layer(model.policy)
     file = save(model)
-    said = r"policy was changed after construction\. policy\.value_net was Sequential and is Linear, and \d+ more"
-    with pytest.raises(ArgumentError, match=said):
-        PPOClip.load(file)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded = PPOClip.load(file, custom_objects={"policy_class": Layered})
