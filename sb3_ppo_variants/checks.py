@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import torch as th
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.preprocessing import is_image_space
@@ -35,6 +37,8 @@ from sb3_ppo_variants.statistics import check_finite_parameters
 from sb3_ppo_variants.update import UpdatePlan, parameters_in
 
 ACTION_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
+# How many calls of ``predict`` in a row without a state are too many for a policy with a memory.
+FORGOTTEN = 5
 # The aliases that say which observations they are for. An alias of a subclass may stand for any policy.
 ALIAS = re.compile(r"(Maskable)?(Mlp|Cnn|MultiInput)(Lstm)?Policy")
 
@@ -183,7 +187,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
     is not finite, that is reported instead of the original error.
     """
     assert model.env is not None
-    model._learner = get_ident()  # type: ignore[attr-defined]
+    model.run.learner = get_ident()  # type: ignore[attr-defined]
     try:
         try:
             with checked_outputs(model.env):
@@ -210,7 +214,7 @@ def checked(model: OnPolicyAlgorithm) -> Iterator[None]:
             error.step = model.num_timesteps
         raise
     finally:
-        model._learner = None  # type: ignore[attr-defined]
+        model.run.learner = None  # type: ignore[attr-defined]
 
 
 def check_prediction(
@@ -250,6 +254,23 @@ def check_prediction(
                     f"{name} of these environments"
                 )
     return given
+
+
+def warn_of_prediction(model: Any, state: Sequence[np.ndarray] | None, episode_start: np.ndarray | None) -> None:
+    """Warn if ``predict`` is used without the statistics of ``VecNormalize`` or the memory that the policy needs.
+
+    The policy sees only observations, so the frame of ``evaluate_policy`` tells where they come from.
+    """
+    caller = sys._getframe(2)
+    if caller.f_code is evaluate_policy.__code__:
+        check_normalization(model, caller.f_locals["env"])
+    forgets = state is None and not (episode_start is not None and np.all(episode_start))
+    model.run.forgotten = model.run.forgotten + 1 if forgets and kind_of(model.policy).has_memory else 0
+    if model.run.forgotten == FORGOTTEN:
+        warnings.warn(
+            f"predict() was called {FORGOTTEN} times in a row without a state, so that the policy remembers nothing: "
+            "pass the state that the last call returned, and episode_start"
+        )
 
 
 def check_action_space(space: AnySpace, use_sde: bool) -> None:

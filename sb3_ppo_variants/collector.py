@@ -152,9 +152,12 @@ def truncate(observations: Observations, dones: np.ndarray, infos: list[Info]) -
 
 
 def begin_rollout(
-    model: OnPolicyAlgorithm, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
+    model: Any, env: VecEnv, callback: BaseCallback, rollout_buffer: RolloutBuffer, n_rollout_steps: int
 ) -> None:
-    """Empty the buffer and call ``on_rollout_start``, where callbacks may change the arguments and the policy."""
+    """Empty the buffer and call ``on_rollout_start``, where callbacks may change the arguments and the policy.
+
+    If somebody else has used the environments, new episodes begin.
+    """
     model.policy.set_training_mode(False)
     rollout_buffer.reset()
     if model.use_sde:
@@ -163,6 +166,10 @@ def begin_rollout(
     callback.update_locals(
         dict(self=model, env=env, callback=callback, rollout_buffer=rollout_buffer, n_rollout_steps=n_rollout_steps)
     )
+    if model.run.turn is None:
+        model.run.turn = Turn(env)
+    elif not model.run.turn.is_kept():
+        model._last_obs, model._last_episode_starts = begin_again(model), np.ones(env.num_envs, dtype=bool)
 
 
 def collect(

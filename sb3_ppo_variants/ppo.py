@@ -1,8 +1,6 @@
 """The training loop that all variants share: plan an update, collect a rollout, run the update, log."""
 
 import inspect
-import sys
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -13,7 +11,6 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
@@ -37,7 +34,7 @@ from sb3_ppo_variants.arguments import (
     warn_of_truncated_minibatch,
 )
 from sb3_ppo_variants.callbacks import Supervised, check_evaluations, own_callbacks
-from sb3_ppo_variants.collector import Turn, begin_again, begin_rollout, collect
+from sb3_ppo_variants.collector import Turn, begin_rollout, collect
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.engines.native.collector import fast_steps
 from sb3_ppo_variants.envs import masks
@@ -74,8 +71,6 @@ LEARNING_RATE = Rule(
     lambda value: isinstance(value, KLAdaptive) or STEP_SIZE.accepts(value),
     STEP_SIZE.of_schedule,
 )
-FORGOTTEN = 5
-"""How many calls of ``predict`` in a row without a state are too many for a policy with a memory."""
 STAY_NUMBERS = {"learning_rate", "ent_coef", "vf_coef", "gae_lambda", "target_kl"}
 """Arguments that stay numbers as attributes, as in SB3, while those for which SB3 makes schedules become schedules."""
 
@@ -116,10 +111,6 @@ class PPOBase(SavedAlgorithm):
     # What lr_schedule was made of, and the distributions of the last rollout.
     _scheduled: object
     old_policy: OldPolicy | None = None
-    # The parameters that no optimizer trains, as far as there was a warning of them.
-    _untrained: Sequence[str] = ()
-    # The thread that learns.
-    _learner: int | None = None
 
     def __init__(self, **given: Any):
         """Check the arguments of a subclass's constructor, and pass them on or set them as attributes.
@@ -300,10 +291,6 @@ class PPOBase(SavedAlgorithm):
         self.old_policy = None
         self.run.collecting = True  # Until it is complete: an error may cut it short.
         begin_rollout(self, env, callback, rollout_buffer, n_rollout_steps)
-        if self.run.turn is None:
-            self.run.turn = Turn(env)
-        elif not self.run.turn.is_kept():
-            self._last_obs, self._last_episode_starts = begin_again(self), np.ones(env.num_envs, dtype=bool)
         self.run.has_begun = True
         plan = self._plan(rollout_buffer)
         if callable(self.gae_lambda):
@@ -332,7 +319,7 @@ class PPOBase(SavedAlgorithm):
         plan = self._plan()
         check_rollout(self.rollout_buffer, self.num_timesteps, plan.processes.size)
         engine = choose(plan, self.fast).engine  # Again, because a callback may have changed the policy.
-        self._untrained = checks.warn_of_untrained(plan, self._untrained)
+        self.run.untrained = checks.warn_of_untrained(plan, self.run.untrained)
         modules = [self.policy] if plan.proximal is None else [self.policy, plan.proximal]
         with Snapshot(self, modules, plan.optimizers) as snapshot:
             if plan.proximal is not None:
@@ -454,8 +441,7 @@ class PPOBase(SavedAlgorithm):
                 )
 
     def _excluded_save_params(self) -> list[str]:
-        own = ["_division", "_scheduled", "_untrained", "_learner", "old_policy"]
-        return [*super()._excluded_save_params(), *own]
+        return [*super()._excluded_save_params(), "_division", "_scheduled", "old_policy"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         states, tensors = super()._get_torch_save_params()
@@ -481,18 +467,9 @@ class PPOBase(SavedAlgorithm):
         :raises ArgumentError: if masks are missing or do not fit, or the policy takes none, or if ``state`` or
             ``episode_start`` belong to another number of environments
         """
-        caller = sys._getframe(1)  # The policy alone does not show in which environments it is evaluated.
-        if caller.f_code is evaluate_policy.__code__:
-            checks.check_normalization(self, caller.f_locals["env"])
+        checks.warn_of_prediction(self, state, episode_start)
         given = checks.check_prediction(self, observation, state, episode_start, action_masks)
-        forgets = state is None and not (episode_start is not None and np.all(episode_start))
-        self.run.forgotten = self.run.forgotten + 1 if forgets and kind_of(self.policy).has_memory else 0
-        if self.run.forgotten == FORGOTTEN:
-            warnings.warn(
-                f"predict() was called {FORGOTTEN} times in a row without a state, so that the policy remembers "
-                "nothing: pass the state that the last call returned, and episode_start"
-            )
-        policy: Any = policy_of_thread(self.policy, self._learner)
+        policy: Any = policy_of_thread(self.policy, self.run.learner)
         predicted: tuple[np.ndarray, tuple[np.ndarray, ...] | None] = policy.predict(
             observation, state, episode_start, deterministic, **given
         )

@@ -276,6 +276,8 @@ class TrainingRun:
     :param warned: whether the model has warned of observations that are normalised twice, or without statistics
     :param has_begun: whether a rollout or an update of this model has begun, so that schedules may be called
     :param forgotten: calls of ``predict`` in a row without a state
+    :param untrained: the parameters that no optimizer trains, as far as there was a warning of them
+    :param learner: the thread that learns
     """
 
     last: Checkpoint | None = None
@@ -290,6 +292,8 @@ class TrainingRun:
     warned: bool = False
     has_begun: bool = False
     forgotten: int = 0
+    untrained: Sequence[str] = ()
+    learner: int | None = None
 
     def resumed_from(self, model: OnPolicyAlgorithm) -> Checkpoint | None:
         """Return the checkpoint that the model was resumed from, or ``None`` once it has been trained further."""
