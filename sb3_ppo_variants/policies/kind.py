@@ -357,13 +357,15 @@ def copy_of_policy(policy: ActorCriticPolicy) -> Any:
     memo |= {id(each): copy(each) for each in (own.action_dist, *own.modules())}
     with _CopiesGraphs():
         for module in own.modules():
-            attributes = vars(memo[id(module)])
-            for name, value in [*vars(module).items()]:
-                try:
-                    attributes[name] = deepcopy(value, memo)
-                except Exception:  # Classes choose what they raise.
-                    attributes[name] = value
+            vars(memo[id(module)]).update({name: _copy(value, memo) for name, value in [*vars(module).items()]})
     return memo[id(own)]
+
+
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return deepcopy(value, memo)
+    except Exception:  # Classes choose what they raise.
+        return value
 
 
 def policy_of_thread(policy: ActorCriticPolicy, learner: int | None) -> ActorCriticPolicy:
