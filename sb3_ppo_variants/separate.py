@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch as th
 from stable_baselines3.common.policies import ActorCriticPolicy
@@ -82,7 +82,7 @@ class SeparateUpdates(Updates):
         )
         return [policy, value]
 
-    def _rate(self, model: Trained, progress_remaining: float) -> float:
+    def _rate(self, model: Any, progress_remaining: float) -> float:
         if is_schedule(self.value_learning_rate) and not model.run.has_begun:
             return 0.0
         return current_value("value_learning_rate", self.value_learning_rate, progress_remaining)

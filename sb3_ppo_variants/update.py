@@ -29,7 +29,6 @@ from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import ALONE, Processes, mean_and_variance
-from sb3_ppo_variants.saving.checkpoint import TrainingRun
 from sb3_ppo_variants.statistics import MinibatchStatistics
 
 # True means "minibatch", as in SB3.
@@ -214,10 +213,6 @@ class Trained(Protocol):
     max_grad_norm: float  # It may also be None, but SB3's annotation says float.
     learning_rate: Any
     _current_progress_remaining: float
-
-    @property
-    def run(self) -> TrainingRun:
-        """The state of the run."""
 
 
 class Updates(ABC):
