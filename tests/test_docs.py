@@ -116,7 +116,7 @@ def test_relative_links_lead_to_files(page: Path) -> None:
 
 def test_the_readme_is_short_and_its_references_lead_to_files() -> None:
     text = (ROOT / "README.md").read_text()
-    references = dict(re.findall(r"^\[(\w+)\]: \S+?/main/(\S+)$", text, re.M))
+    references = dict(re.findall(r"^\[(\w+)\]: (docs/\S+)$", text, re.M))
     assert set(re.findall(r"\]\[(\w+)\]", text)) == references.keys()
     assert [path for path in references.values() if not (ROOT / path).exists()] == []
     assert len(text.splitlines()) <= 100
