@@ -53,13 +53,13 @@ class Remembers(FlattenExtractor):
 
     def __init__(self, observation_space: spaces.Space):
         super().__init__(observation_space)
-        self.scale, self.lock = th.nn.Parameter(th.ones(3)), threading.Lock()
+        self.layer, self.lock = th.nn.utils.parametrizations.weight_norm(th.nn.Linear(3, 3)), threading.Lock()
         self.mean, self.memory, self.last = th.zeros(3), [th.zeros(())], [th.zeros(3)]
         self.drawn, self.numpys = th.Generator(), np.random.default_rng(0)
         self.counts: dict[str, int] = {"seen": 0}
 
     def forward(self, observations: th.Tensor) -> th.Tensor:
-        features = super().forward(observations) * self.scale
+        features = self.layer(super().forward(observations))
         self.mean += 0.1 * (features.detach().mean(dim=0) - self.mean)
         self.memory.append(self.last.pop().detach().mean())
         self.last.append(features)  # With a graph in updates.

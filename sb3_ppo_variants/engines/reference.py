@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import closing
+from copy import copy
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -37,6 +38,7 @@ def parameters_in_rollout(kind: PolicyKind, buffer: RolloutBuffer) -> tuple[Dive
 
     A copy of the policy does, in evaluation mode, as in rollouts.
     """
+    kind.check_kl()
     chunks, apart = [], kind.apart()
     apart.policy.set_training_mode(False)
     with th.no_grad(), generators_kept(apart.policy):
@@ -135,6 +137,7 @@ class TorchUpdate:
 
     def __init__(self, plan: UpdatePlan):
         self._plan = plan
+        self._distribution = copy(getattr(plan.kind.policy, "action_dist", None))
         self._old = self._old_parameters() if plan.old_parameters is None else plan.old_parameters
         self._normalize: Callable[[th.Tensor], th.Tensor] = lambda advantages: advantages
         if plan.normalize_advantage == "rollout":
@@ -314,7 +317,11 @@ class TorchUpdate:
         return MinibatchStatistics(values, self._last_epoch)
 
     def store(self) -> None:
-        """Do nothing: the steps were those of the optimizers themselves."""
+        """Leave no graph in the policy's distribution, with which it could not be copied."""
+        if self._distribution is not None:
+            attributes = vars(self._plan.kind.policy.action_dist)
+            attributes.clear()
+            attributes.update(vars(self._distribution))
 
     def kl(self) -> float | None:
         if self._old is None:

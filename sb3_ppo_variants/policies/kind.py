@@ -28,7 +28,6 @@ from stable_baselines3.common.policies import (
 from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from sb3_ppo_variants.arguments import (
     COUNT,
@@ -337,13 +336,21 @@ class ActingPolicy:
         return self._kind.values(observations)
 
 
-class _CopiesGraphs(TorchFunctionMode):
-    """Lets tensors that were computed with gradients be copied, without their graphs."""
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """Copy a value if that is possible. Tensors that were computed with gradients, also in lists, lose their graphs."""
+    if isinstance(value, list):
+        return [_copied(each, memo) for each in value]
+    try:
+        return value.detach().clone() if getattr(value, "grad_fn", None) is not None else deepcopy(value, memo)
+    except Exception:  # Classes choose what they raise.
+        return value
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is th.Tensor.__deepcopy__:
-            return args[0].detach().clone()
-        return function(*args, **(kwargs or {}))
+
+def _shallow(module: Any) -> Any:
+    """Copy a module and share its attributes. Modules of PyTorch's parametrizations refuse ``copy``."""
+    made = object.__new__(type(module))
+    vars(made).update(vars(module))
+    return made
 
 
 def copy_of_policy(policy: ActorCriticPolicy) -> Any:
@@ -353,19 +360,12 @@ def copy_of_policy(policy: ActorCriticPolicy) -> Any:
     policy, but not the copy.
     """
     own: Any = getattr(policy, "_orig_mod", policy)
+    distribution = getattr(own, "action_dist", None)
     memo = {id(each): each for each in (*own.parameters(), own.optimizer)}
-    memo |= {id(each): copy(each) for each in (own.action_dist, *own.modules())}
-    with _CopiesGraphs():
-        for module in own.modules():
-            vars(memo[id(module)]).update({name: _copy(value, memo) for name, value in [*vars(module).items()]})
+    memo |= {id(each): _shallow(each) for each in own.modules()} | {id(distribution): copy(distribution)}
+    for module in own.modules():
+        vars(memo[id(module)]).update({name: _copied(value, memo) for name, value in [*vars(module).items()]})
     return memo[id(own)]
-
-
-def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    try:
-        return deepcopy(value, memo)
-    except Exception:  # Classes choose what they raise.
-        return value
 
 
 def policy_of_thread(policy: ActorCriticPolicy, learner: int | None) -> ActorCriticPolicy:
@@ -375,7 +375,7 @@ def policy_of_thread(policy: ActorCriticPolicy, learner: int | None) -> ActorCri
     """
     if get_ident() == (learner or main_thread().ident):
         return policy
-    own = copy_of_policy(policy) if learner else copy(getattr(policy, "_orig_mod", policy))
+    own: ActorCriticPolicy = copy_of_policy(policy) if learner else _shallow(getattr(policy, "_orig_mod", policy))
     own.action_dist = copy(own.action_dist)
     return own
 

@@ -134,8 +134,12 @@ class NativeCollector:
     def act(self, step: int, observations: Observations) -> np.ndarray:
         inputs, acting = self._inputs, self._acting
         resample_noise(self._model, self._policy, step, self._buffer.n_envs)
-        if self._are_features and observations.shape == inputs.shape and observations.dtype == inputs.dtype:
-            inputs[...] = observations
+        if self._are_features and observations.shape == inputs.shape:
+            if observations.dtype == inputs.dtype:
+                inputs[...] = observations
+            else:
+                with np.errstate(all="ignore"):  # It takes time in each step.
+                    inputs[...] = observations
         else:
             features = self._features.compute(observations, self._dtype)
             inputs[...] = library.fitting(features, "features", self._dtype, *inputs.shape)
@@ -201,7 +205,6 @@ class NativeCollector:
         compute_once(self._networks, self._dtype, features=features, values=values, rows=len(features))
         return values
 
-    @np.errstate(all="ignore")
     def store(self, observations: Observations, rewards: np.ndarray, episode_starts: np.ndarray) -> None:
         """Write the step to the buffer as ``RolloutBuffer.add`` does, but without its copies."""
         buffer, row = self._buffer, self._buffer.pos
