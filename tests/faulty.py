@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    VecEnv,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from helpers import BOX, VECTOR, NoiseEnv, small
 from sb3_ppo_variants import NonFiniteError, PPOClip

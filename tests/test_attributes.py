@@ -12,12 +12,7 @@ from stable_baselines3.common.utils import FloatSchedule
 from stable_baselines3.common.vec_env import VecMonitor
 
 from helpers import BOX, flat_weights, noise_envs
-from sb3_ppo_variants import (
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-)
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL
 from sb3_ppo_variants.objectives import Clipped
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"

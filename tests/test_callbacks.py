@@ -5,12 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    CallbackList,
-    EvalCallback,
-    EveryNTimesteps,
-)
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalCallback, EveryNTimesteps
 
 from helpers import BOX, NoiseEnv, small
 from sb3_ppo_variants import CallbackError

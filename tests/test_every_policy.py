@@ -69,11 +69,7 @@ POLICIES: dict[str, Model] = {
         "MultiInputLstmPolicy",
         {"policy_kwargs": {**KEYS, **SMALL}},
     ),
-    "masks, LSTM": (
-        lambda: masked_envs(MASKED_SPACES["Discrete"]),
-        "MaskableMlpLstmPolicy",
-        {"policy_kwargs": SMALL},
-    ),
+    "masks, LSTM": (lambda: masked_envs(MASKED_SPACES["Discrete"]), "MaskableMlpLstmPolicy", {"policy_kwargs": SMALL}),
 }
 
 

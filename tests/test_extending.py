@@ -15,15 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs
-from sb3_ppo_variants import (
-    Batch,
-    Objective,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    register_kl,
-)
+from sb3_ppo_variants import Batch, Objective, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, register_kl
 from sb3_ppo_variants.engines import choice
 from sb3_ppo_variants.engines.choice import Reference
 from sb3_ppo_variants.engines.recognised import ObstacleError

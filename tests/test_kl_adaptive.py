@@ -9,15 +9,7 @@ import torch as th
 from engine_models import collected
 
 from helpers import BOX, LogRecorder, noise_envs, small, update
-from sb3_ppo_variants import (
-    ArgumentError,
-    ExactKL,
-    KLAdaptive,
-    MissingKLError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-)
+from sb3_ppo_variants import ArgumentError, ExactKL, KLAdaptive, MissingKLError, PPOAdaptiveKL, PPOClip, PPOCustom
 from sb3_ppo_variants.objectives import Clipped
 
 Double = Callable[[Any], None]

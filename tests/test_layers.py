@@ -25,7 +25,7 @@ LAYERS = {
             "losses",
             "limits",
             "objectives",
-        ),
+        )
     ],
     "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "update", "separate", "snapshot", "engines"],

@@ -56,10 +56,7 @@ def test_one_advantage_is_not_normalized() -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    [
-        lambda r, a: ClippedError(0.7).loss(r, th.zeros_like(r), a),
-        lambda r, a: losses.approximate_kl(r),
-    ],
+    [lambda r, a: ClippedError(0.7).loss(r, th.zeros_like(r), a), lambda r, a: losses.approximate_kl(r)],
     ids=["value", "approximate_kl"],
 )
 def test_gradient_is_the_numerical_derivative(loss: Callable[[th.Tensor, th.Tensor], th.Tensor]) -> None:

@@ -11,10 +11,7 @@ import torch as th
 from faulty import BOX, INF, N_ENVS, N_STEPS, NAN, UPDATES, WITHIN, Fault, faulty_envs, model_for, state, stopped
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    VecNormalize,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from helpers import NoiseEnv, small
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip

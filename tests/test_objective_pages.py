@@ -8,11 +8,7 @@ import torch as th
 
 from benchmarks.figures.field import ALL
 from benchmarks.figures.ratio import by_ratio
-from sb3_ppo_variants.objectives import (
-    Batch,
-    Objective,
-    list_objectives,
-)
+from sb3_ppo_variants.objectives import Batch, Objective, list_objectives
 
 PAGES = Path(__file__).parent.parent / "docs" / "objectives"
 RATIO = np.append(np.linspace(0.001, 30, 30_000), 1e4)

@@ -11,15 +11,7 @@ from stable_baselines3 import PPO
 from torch.nn import functional as F
 
 from helpers import ACTION_SPACES, assert_same_policy, collect, noise_envs, small
-from sb3_ppo_variants import (
-    Batch,
-    NonFiniteError,
-    Objective,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    PPOUnclipped,
-)
+from sb3_ppo_variants import Batch, NonFiniteError, Objective, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 
 # Objectives
 

@@ -9,13 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import (
-    BOX,
-    IMAGE,
-    LogRecorder,
-    collect,
-    noise_envs,
-)
+from helpers import BOX, IMAGE, LogRecorder, collect, noise_envs
 from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 N_STEPS, N_ENVS = 20, 3

@@ -10,14 +10,7 @@ from engine_models import collected
 from stable_baselines3 import PPO
 
 from helpers import BOX, assert_same_policy, noise_envs, save, update
-from sb3_ppo_variants import (
-    ArgumentError,
-    ClippedError,
-    Huber,
-    PPOClip,
-    SquaredError,
-    ValueLoss,
-)
+from sb3_ppo_variants import ArgumentError, ClippedError, Huber, PPOClip, SquaredError, ValueLoss
 
 Double = Callable[[Any], None]
 VALUES, OLD_VALUES, RETURNS = th.tensor([1.0, 3.0, -1.0]), th.tensor([0.0, 2.8, 0.0]), th.tensor([2.0, 0.0, -0.5])

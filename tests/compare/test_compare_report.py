@@ -142,12 +142,7 @@ def test_labels_and_tracebacks_are_shown_as_they_are(tmp_path: Path) -> None:
     write(tmp_path, [*renamed, failed(label, "A-v0", 2, error), record("__B__", "A-v0", 0, 60)])
     assert main(["report", "--out", str(tmp_path), "--baseline", label]) == 0
     page, shown = (tmp_path / "report.html").read_text(), label.replace("<script>", "&lt;script&gt;")
-    for text in (
-        f"Against {shown} (",
-        f">{shown}</td>",
-        f"<p>{shown}, A-v0",
-        "in every environment: __B__.",
-    ):
+    for text in (f"Against {shown} (", f">{shown}</td>", f"<p>{shown}, A-v0", "in every environment: __B__."):
         assert text in page, text
     assert f"<pre><code>{error}\n</code></pre>" in page and page.count("<em>") == 1
 

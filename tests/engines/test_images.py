@@ -13,16 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers import ACTION_SPACES, BOX, collect, noise_envs
-from sb3_ppo_variants import (
-    ExactKL,
-    Huber,
-    KLAdaptive,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    PPOUnclipped,
-)
+from sb3_ppo_variants import ExactKL, Huber, KLAdaptive, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
 from sb3_ppo_variants.engines import images as image_engine
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.objectives import EWMA, KLPenalized

@@ -118,8 +118,7 @@ class Subclass(VecNormalize):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [lambda env: Subclass(env.venv), lambda env: VecFrameStack(env, 2), lambda env: env.venv],
+    "change", [lambda env: Subclass(env.venv), lambda env: VecFrameStack(env, 2), lambda env: env.venv]
 )
 def test_what_it_does_not_know_steps_by_itself(change: Callable[[VecNormalize], Any]) -> None:
     env = change(normalized("single"))

@@ -11,14 +11,7 @@ import torch as th
 from engine_models import OWN, SDE, assert_same_update, collected
 
 from helpers import BOX, flat_weights, update
-from sb3_ppo_variants import (
-    ApproximateKL,
-    KLAdaptive,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ApproximateKL, KLAdaptive, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.engines.native import update as native_update
 from sb3_ppo_variants.engines.native.update import divide_work
 from sb3_ppo_variants.objectives import EWMA, Clipped, KLHinge

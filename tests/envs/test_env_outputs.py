@@ -91,10 +91,7 @@ def right_and(space: spaces.Space, place: str, value: Any, vec_env: Any = DummyV
     return vec_env([partial(made, NoiseEnv, BOX, deepcopy(space)), partial(made, Errs, space, place, value)])
 
 
-VEC_ENVS: dict[str, Any] = {
-    "DummyVecEnv": DummyVecEnv,
-    "our workers": partial(SafeSubprocVecEnv, start_method="fork"),
-}
+VEC_ENVS: dict[str, Any] = {"DummyVecEnv": DummyVecEnv, "our workers": partial(SafeSubprocVecEnv, start_method="fork")}
 
 
 @pytest.mark.sampled(36)

@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import (
-    ClipReward,
-    NormalizeObservation,
-    NormalizeReward,
-    RecordEpisodeStatistics,
-)
+from gymnasium.wrappers.vector import ClipReward, NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.envs import (
-    GymnasiumVecEnv,
-    make_ale_vec_env,
-)
+from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
 CARTPOLE: list[Callable[[], gym.Env]] = [lambda: gym.make("CartPole-v1")] * 2

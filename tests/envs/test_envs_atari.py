@@ -11,13 +11,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor
 
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.envs import (
-    GymnasiumVecEnv,
-    VecClipReward,
-    VecEpisodicLife,
-    check_frame_skip,
-    make_ale_vec_env,
-)
+from sb3_ppo_variants.envs import GymnasiumVecEnv, VecClipReward, VecEpisodicLife, check_frame_skip, make_ale_vec_env
 
 gym.register_envs(ale_py)
 BREAKOUT = "BreakoutNoFrameskip-v4"

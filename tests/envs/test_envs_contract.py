@@ -15,11 +15,7 @@ from stable_baselines3.common.monitor import Monitor, load_results
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from sb3_ppo_variants import PPOClip
-from sb3_ppo_variants.envs import (
-    GymnasiumVecEnv,
-    make_ale_vec_env,
-    make_mujoco_vec_env,
-)
+from sb3_ppo_variants.envs import GymnasiumVecEnv, make_ale_vec_env, make_mujoco_vec_env
 
 N_ENVS = 3
 

@@ -19,13 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 from helpers import BOX, NoiseEnv
 from sb3_ppo_variants import ArgumentError
-from sb3_ppo_variants.envs import (
-    MujocoVecEnv,
-    SafeSubprocVecEnv,
-    make_fast_vec_env,
-    make_mujoco_vec_env,
-    making,
-)
+from sb3_ppo_variants.envs import MujocoVecEnv, SafeSubprocVecEnv, make_fast_vec_env, make_mujoco_vec_env, making
 from sb3_ppo_variants.envs.mujoco import tasks
 from sb3_ppo_variants.envs.subproc import count_cores, limit_cores
 

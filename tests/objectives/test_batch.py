@@ -9,11 +9,7 @@ import torch as th
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from helpers import ACTION_SPACES, collect, noise_envs, small
-from sb3_ppo_variants import (
-    Batch,
-    Objective,
-    PPOCustom,
-)
+from sb3_ppo_variants import Batch, Objective, PPOCustom
 from sb3_ppo_variants.objectives import Clipped
 
 

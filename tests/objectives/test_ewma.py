@@ -13,15 +13,7 @@ from torch.distributions import Categorical, kl_divergence
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from helpers import ACTION_SPACES, BOX, VECTOR, LogRecorder, collect, flat_weights, noise_envs, save, small, update
-from sb3_ppo_variants import (
-    ArgumentError,
-    ExactKL,
-    NonFiniteError,
-    PPOClip,
-    PPOCustom,
-    RatioDeviation,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ArgumentError, ExactKL, NonFiniteError, PPOClip, PPOCustom, RatioDeviation, SeparateUpdates
 from sb3_ppo_variants.engines.choice import choose
 from sb3_ppo_variants.losses import SquaredError
 from sb3_ppo_variants.objectives import (

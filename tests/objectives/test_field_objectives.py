@@ -10,16 +10,7 @@ import pytest
 import torch as th
 from resuming import assert_exact, pendulums
 
-from helpers import (
-    ACTION_SPACES,
-    LogRecorder,
-    collect,
-    flat_weights,
-    named,
-    noise_envs,
-    small,
-    update,
-)
+from helpers import ACTION_SPACES, LogRecorder, collect, flat_weights, named, noise_envs, small, update
 from sb3_ppo_variants import ArgumentError, Batch, Objective, PPOCustom
 from sb3_ppo_variants.limits import RatioDeviation
 from sb3_ppo_variants.objectives import (

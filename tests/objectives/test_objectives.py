@@ -8,20 +8,9 @@ import pytest
 import torch as th
 
 from helpers import BOX, collect, noise_envs, small
-from sb3_ppo_variants import (
-    ArgumentError,
-    Batch,
-    Objective,
-    PPOClip,
-    PPOCustom,
-    ValueLoss,
-)
+from sb3_ppo_variants import ArgumentError, Batch, Objective, PPOClip, PPOCustom, ValueLoss
 from sb3_ppo_variants.losses import check_loss
-from sb3_ppo_variants.objectives import (
-    Clipped,
-    KLPenalized,
-    Unclipped,
-)
+from sb3_ppo_variants.objectives import Clipped, KLPenalized, Unclipped
 
 RATIO = th.tensor([0.5, 1.0, 1.5, 2.0])
 ADVANTAGES = th.tensor([1.0, -1.0, 1.0, -1.0])

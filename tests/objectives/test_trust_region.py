@@ -8,18 +8,10 @@ import pytest
 import torch as th
 from gymnasium import spaces
 
-from helpers import (
-    ACTION_SPACES,
-    noise_envs,
-    small,
-)
+from helpers import ACTION_SPACES, noise_envs, small
 from sb3_ppo_variants import ArgumentError, Batch, MissingKLError, PPOCustom
 from sb3_ppo_variants.kl import divergences_of
-from sb3_ppo_variants.objectives import (
-    EWMA,
-    SPO,
-    TRGPPO,
-)
+from sb3_ppo_variants.objectives import EWMA, SPO, TRGPPO
 from sb3_ppo_variants.objectives.trust_region import line_through, range_of_ratio
 
 # The range of TRGPPO. A policy of four actions gives each a probability of 1/4. With w = 0.2, the drawn one gets

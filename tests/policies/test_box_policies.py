@@ -10,15 +10,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.distributions import kl_divergence
 
-from helpers import (
-    BOX,
-    NoiseEnv,
-    assert_same_policy,
-    assert_same_weights,
-    collect,
-    noise_envs,
-    small,
-)
+from helpers import BOX, NoiseEnv, assert_same_policy, assert_same_weights, collect, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOFixedKL
 from sb3_ppo_variants.distributions import Beta, SquashedGaussian
 

@@ -15,16 +15,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from helpers import (
-    DICT,
-    KICK,
-    NESTED,
-    VECTOR,
-    NoiseEnv,
-    assert_same_weights,
-    collect,
-    small,
-)
+from helpers import DICT, KICK, NESTED, VECTOR, NoiseEnv, assert_same_weights, collect, small
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip, PPOFixedKL
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 from sb3_ppo_variants.envs.masks import MaskCheck, check_given
@@ -195,10 +186,7 @@ WRONG: list[tuple[Any, str]] = [
     (None, "needs the masks of the states"),
     ({"choice": [1, 0]}, r"action_masks: the action mask of the part 'choice' of observation 0 is .* shape \(2,\)"),
     ([{}, {"force": [1]}], "the action mask of the part 'force' of observation 1 is .*, because .* is a Box"),
-    (
-        {"choice": [0, 0, 0]},
-        "observation 0 is False for every action of the part 'choice', but must be",
-    ),
+    ({"choice": [0, 0, 0]}, "observation 0 is False for every action of the part 'choice', but must be"),
     ([{}, {}, {}], "is for 3 environments, but there are 2 observations"),
     ([1, 1], "allowed: 3 booleans for each observation"),
 ]

@@ -14,27 +14,10 @@ from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecEnv,
-    VecFrameStack,
-    VecNormalize,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack, VecNormalize
 from test_hybrid import same
 
-from helpers import (
-    BOX,
-    FORCE,
-    KICK,
-    NESTED,
-    VECTOR,
-    NoiseEnv,
-    assert_same_policy,
-    collect,
-    noise_envs,
-    small,
-)
+from helpers import BOX, FORCE, KICK, NESTED, VECTOR, NoiseEnv, assert_same_policy, collect, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.policies.head import HybridActions

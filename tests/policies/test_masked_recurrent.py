@@ -21,14 +21,9 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
 from helpers import VECTOR, LogRecorder, assert_same_weights, noise_envs
-from sb3_ppo_variants import (
-    ArgumentError,
-    PPOClip,
-)
+from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.evaluation import WithMasks
-from sb3_ppo_variants.policies.masked import (
-    MaskableRecurrentActorCriticPolicy,
-)
+from sb3_ppo_variants.policies.masked import MaskableRecurrentActorCriticPolicy
 
 
 def small_both(cls: Any = PPOClip, env: Any = None, policy: Any = "MaskableMlpLstmPolicy", **arguments: Any) -> Any:

@@ -43,10 +43,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "truncated": (PPOClip, {"batch_size": 7}),
     "over the rollout": (PPOClip, {"normalize_advantage": "rollout"}),
     "recurrent": (PPOAdaptiveKL, {"policy": "MlpLstmPolicy", "policy_kwargs": SMALL_LSTM}),
-    "stopped": (
-        PPOClip,
-        {"stop": ExactKL(1e-3), "value_loss": Huber(0.5), "ent_coef": lambda left: 0.1 * left},
-    ),
+    "stopped": (PPOClip, {"stop": ExactKL(1e-3), "value_loss": Huber(0.5), "ent_coef": lambda left: 0.1 * left}),
     "epochs": (PPOClip, {"stop": RatioDeviation(0.02, "epoch")}),
     "adaptive rate": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, learning_rate=1e-3)}),
     "rate in minibatches": (PPOClip, {"learning_rate": KLAdaptive(desired_kl=1e-3, every="minibatch")}),
@@ -185,10 +182,7 @@ def of_one(case: tuple[str, str, str], ranks: list[Any], size: int) -> tuple[dic
         old_parameters = tuple(th.from_numpy(np.concatenate(columns)) for columns in old)
         each = [shuffles[update] for _, shuffles, *_ in ranks]
         orders: Iterator[np.ndarray] = (united(list(of_epoch), batch) for of_epoch in zip(*each, strict=True))
-        with (
-            in_double_precision(),
-            patch("numpy.random.permutation", lambda n, orders=orders: next(orders)),
-        ):
+        with in_double_precision(), patch("numpy.random.permutation", lambda n, orders=orders: next(orders)):
             model.old_policy = OldPolicy(old_parameters, buffer.rewards)
             model.train()
         recorder._keep()

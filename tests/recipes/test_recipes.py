@@ -155,10 +155,7 @@ def test_a_recipe_can_be_changed_and_leaves_the_others_alone() -> None:
     [
         (("ppo", "CartPole-v1"), "algorithm='ppo'.*ppo_adaptive_kl"),
         (("ppo_clip", "CartPole-v9"), "env_id='CartPole-v9' is not a registered environment: .*`v1`"),
-        (
-            ("ppo_clip", "nowhere:Mine-v0"),
-            "env_id='nowhere:Mine-v0' is not .*: No module named 'nowhere'",
-        ),
+        (("ppo_clip", "nowhere:Mine-v0"), "env_id='nowhere:Mine-v0' is not .*: No module named 'nowhere'"),
         (("ppo_clip", "CartPole-v1", "nowhere"), "no hyperparameters for entry='nowhere'.*mujoco"),
     ],
 )

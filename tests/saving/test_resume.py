@@ -16,11 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 
 from helpers import BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
-from sb3_ppo_variants.envs import (
-    GymnasiumVecEnv,
-    SafeSubprocVecEnv,
-    make_ale_vec_env,
-)
+from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv, make_ale_vec_env
 from sb3_ppo_variants.saving.checkpoint import Checkpoint, get_random_state, set_random_state
 
 
@@ -80,8 +76,7 @@ def test_environments_and_wrappers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "vec_env_cls",
-    [DummyVecEnv, pytest.param(SubprocVecEnv, marks=SLOW), pytest.param(SafeSubprocVecEnv, marks=SLOW)],
+    "vec_env_cls", [DummyVecEnv, pytest.param(SubprocVecEnv, marks=SLOW), pytest.param(SafeSubprocVecEnv, marks=SLOW)]
 )
 def test_an_environment_whose_episodes_leave_something_behind(vec_env_cls: Any, tmp_path: Path) -> None:
     """BipedalWalker keeps its Box2D world, in which later episodes differ from those of a new one."""

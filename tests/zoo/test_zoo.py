@@ -24,12 +24,7 @@ import examples.environments  # noqa: F401
 from fresh import ended, run_code_anew, run_module
 from helpers import assert_same_weights
 from own_objectives import SPO
-from sb3_ppo_variants import (
-    ArgumentError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOFixedKL,
-)
+from sb3_ppo_variants import ArgumentError, PPOAdaptiveKL, PPOClip, PPOFixedKL
 from sb3_ppo_variants.envs import MujocoVecEnv
 from sb3_ppo_variants.recipes import ALGORITHMS, recipe
 from sb3_ppo_variants.recipes import train as train_recipe
