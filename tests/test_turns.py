@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
-from sb3_ppo_variants import PPOClip
+from helpers import small
 
 N_STEPS, LENGTH, REWARD, GAMMA = 16, 13, 2.0, 0.9
 OTHERS = "Something other than the model's own loop"
@@ -39,9 +39,7 @@ class Numbered(gym.Env):
 class Meddling(BaseCallback):
     """Does something with the training environment in each fifth step or before rollouts, and keeps all rows."""
 
-    model: Any
-
-    def __init__(self, act: Callable[[Any], object], place: str):
+    def __init__(self, act: Callable[[Any], object] = print, place: str = "nowhere"):
         super().__init__()
         self.act, self.place = act, place
         self.rows: list[np.ndarray] = []
@@ -57,33 +55,23 @@ class Meddling(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        buffer = self.model.rollout_buffer
+        buffer: Any = self.locals["rollout_buffer"]
         self.rows.extend(buffer.observations.reshape(N_STEPS, -1, 2).copy())
         self.starts.extend(buffer.episode_starts.reshape(N_STEPS, -1).copy())
 
-
-def make(env: VecEnv, **arguments: Any) -> PPOClip:
-    return PPOClip("MlpPolicy", env, n_steps=N_STEPS, batch_size=N_STEPS, n_epochs=1, gamma=GAMMA, **arguments)
-
-
-def count_wrong_rows(callback: Meddling) -> int:
-    """Count the rows that begin no episode and do not follow from the row before."""
-    steps = np.diff(callback.rows, axis=0)
-    return int(((steps != [0, 1]).any(axis=-1) & (np.stack(callback.starts[1:]) == 0)).sum())
+    def assert_that_rows_begin_an_episode_or_follow_from_the_row_before(self) -> None:
+        steps = np.diff(self.rows, axis=0)
+        assert not ((steps != [0, 1]).any(axis=-1) & (np.stack(self.starts[1:]) == 0)).any()
 
 
-def learn_elsewhere(model: PPOClip) -> None:
-    make(model.get_env()).learn(N_STEPS)  # type: ignore[arg-type]
-
-
-def evaluate_in_it(model: PPOClip) -> None:
-    evaluate_policy(model, model.get_env(), 1, warn=False)  # type: ignore[arg-type]
+def evaluate(model: Any) -> None:
+    evaluate_policy(model, model.get_env(), 1, warn=False)
 
 
 MEDDLING: dict[str, Callable[[Any], object]] = {
     "reset": lambda model: model.get_env().reset(),
-    "evaluate": evaluate_in_it,
-    "another model": learn_elsewhere,
+    "evaluate": evaluate,
+    "another model": lambda model: small(env=model.get_env()).learn(N_STEPS),
 }
 ENVS: dict[str, Callable[[], VecEnv]] = {
     "dummy": lambda: DummyVecEnv([Numbered] * 2),
@@ -98,18 +86,18 @@ ENVS: dict[str, Callable[[], VecEnv]] = {
 @pytest.mark.parametrize("act", [*MEDDLING])
 def test_new_episodes_begin_after_others_used_the_environment(act: str, env: str, place: str, fast: Any) -> None:
     callback = Meddling(MEDDLING[act], place)
-    model = make(ENVS[env](), fast=fast)
+    model = small(env=ENVS[env](), fast=fast)
     with pytest.warns(UserWarning, match=OTHERS):
         model.learn(3 * N_STEPS * model.n_envs, callback)
-    assert count_wrong_rows(callback) == 0
-    model.env.close()  # type: ignore[union-attr]
+    callback.assert_that_rows_begin_an_episode_or_follow_from_the_row_before()
+    model.env.close()
 
 
 def test_between_two_calls_of_learn() -> None:
     """The first row of the second call is the first of an episode that nobody else has seen."""
-    env, callback = DummyVecEnv([Numbered]), Meddling(evaluate_in_it, "")
-    model = make(env).learn(N_STEPS, callback)
-    evaluate_in_it(model)  # Episode 3 and, after its end, episode 4.
+    callback = Meddling()
+    model = small(env=Numbered()).learn(N_STEPS, callback)
+    evaluate(model)  # Episode 3 and, after its end, episode 4.
     with pytest.warns(UserWarning, match=OTHERS):
         model.learn(N_STEPS, callback, reset_num_timesteps=False)
     assert callback.rows[N_STEPS].tolist() == [[5, 0]] and callback.starts[N_STEPS].tolist() == [1]
@@ -120,13 +108,13 @@ def test_the_original_of_an_environment_with_a_time_limit(use: Callable[[gym.Env
     env = TimeLimit(Numbered(), 10)
     callback = Meddling(lambda model: use(env), "step")
     with pytest.warns(UserWarning, match=OTHERS):
-        make(env).learn(3 * N_STEPS, callback)  # type: ignore[arg-type]
-    assert count_wrong_rows(callback) == 0
+        small(env=env).learn(3 * N_STEPS, callback)
+    callback.assert_that_rows_begin_an_episode_or_follow_from_the_row_before()
 
 
 @pytest.mark.parametrize("fast", ["auto", False])
 def test_an_episode_that_is_cut_off_counts_as_truncated(fast: Any) -> None:
-    model = make(DummyVecEnv([Numbered]), gae_lambda=0.0, fast=fast, learning_rate=0.0)
+    model = small(env=Numbered(), gamma=GAMMA, gae_lambda=0.0, fast=fast, learning_rate=0.0)
     with pytest.warns(UserWarning, match=OTHERS):
         model.learn(N_STEPS, Meddling(MEDDLING["reset"], "step"))
     with th.no_grad():
@@ -136,8 +124,7 @@ def test_an_episode_that_is_cut_off_counts_as_truncated(fast: Any) -> None:
 
 
 def test_a_run_that_a_callback_stopped_goes_on_where_it_was() -> None:
-    model = make(DummyVecEnv([Numbered]))
-    model.learn(N_STEPS, lambda local, _: local["n_steps"] < 4)
-    callback = Meddling(print, "")
+    callback = Meddling()
+    model = small(env=Numbered()).learn(N_STEPS, lambda local, _: local["n_steps"] < 4)
     model.learn(N_STEPS, callback, reset_num_timesteps=False)
     assert callback.rows[0].tolist() == [[1, 5]]
