@@ -2,13 +2,13 @@
 
 from math import sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch as th
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, small
@@ -118,12 +118,6 @@ def in_groups(parameters: Any, lr: float = 1e-3, **others: Any) -> th.optim.Opti
     return th.optim.Adam(groups, **others)
 
 
-class Grouped(ActorCriticPolicy):
-    def _build(self, lr_schedule: Any) -> None:
-        super()._build(lr_schedule)
-        self.optimizer = in_groups(self.parameters(), eps=1e-5)
-
-
 class FourTimes(PPO):
     """SB3's, with the step sizes of :func:`in_groups`."""
 
@@ -132,20 +126,16 @@ class FourTimes(PPO):
         optimizers.param_groups[1]["lr"] = 4 * optimizers.param_groups[0]["lr"]
 
 
-@pytest.mark.parametrize("way", ["_build", "optimizer_class", "attribute"])
+@pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("fast", [False, "auto"])
-def test_groups_of_parameters_keep_the_ratios_of_their_step_sizes(fast: Any, way: str) -> None:
-    rate = LinearSchedule(2e-3, 0.0, 1.0)
+def test_groups_of_parameters_keep_the_ratios_of_their_step_sizes(fast: Any, replaced: bool) -> None:
     models = []
-    for cls, arguments in ((PPOClip, {"fast": fast}), (FourTimes, {})):
-        if way == "optimizer_class":
-            arguments["policy_kwargs"] = {"optimizer_class": in_groups}
-        model = small(cls, policy=Grouped if way == "_build" else None, learning_rate=rate, **arguments)
-        if way == "attribute":
+    for cls, path in ((PPOClip, {"fast": fast}), (FourTimes, {})):
+        kwargs = {} if replaced else {"optimizer_class": in_groups}
+        model = small(cls, learning_rate=LinearSchedule(2e-3, 0.0, 1.0), policy_kwargs=kwargs, **path)
+        if replaced:
             model.policy.optimizer = in_groups(model.policy.parameters(), eps=1e-5)
-        for _ in range(2):  # The first call ends at a step size of 0.
-            model.learn(64)
-        models.append(model)
+        models.append(model.learn(64).learn(64))  # The first call ends at a step size of 0.
     assert_same_weights(*models)
 
 
@@ -157,24 +147,17 @@ def test_groups_of_parameters_keep_their_ratios_where_the_kl_adapts_the_step_siz
 
 
 def test_a_first_group_without_a_step_size_is_refused() -> None:
-    model = small()
-    model.policy.optimizer = in_groups(model.policy.parameters())
+    model = small(policy_kwargs={"optimizer_class": in_groups})
     model.policy.optimizer.param_groups[0]["lr"] = 0.0
     with pytest.raises(ArgumentError, match="first group of parameters needs a step size above 0"):
         model.learn(32)
-
-
-class Later:
-    """What schedules read, which is set when the run has begun."""
-
-    value: float
 
 
 @pytest.mark.parametrize("when", ["_on_training_start", "_on_rollout_start"])
 @pytest.mark.parametrize("name", [*NAMES[1:], "value_learning_rate"])
 def test_a_schedule_is_first_called_in_learn(name: str, when: str, tmp_path: Path) -> None:
     """SB3 calls that of the step size alone at construction. A schedule may read what a callback makes."""
-    later = Later()
+    later = SimpleNamespace()
     given: dict[str, Any] = {name: lambda progress: later.value}
     if name == "value_learning_rate":
         given = {"updates": SeparateUpdates(value_learning_rate=lambda progress: later.value)}
