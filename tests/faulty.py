@@ -39,7 +39,7 @@ class Fault:
 def spoiled(observation: Any, value: float) -> Any:
     if isinstance(observation, dict):
         return {key: spoiled(part, value) if key == "a" else part for key, part in observation.items()}
-    observation = np.array(observation, np.float32)
+    observation = np.array(observation, np.result_type(observation, np.float32))
     observation.flat[-1] = value
     return observation
 

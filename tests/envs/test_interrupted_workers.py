@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from gymnasium import spaces
+from resuming import KillAt, Killed
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
@@ -173,15 +174,10 @@ class Remembers(Tells):
 @pytest.mark.parametrize("make", [DummyVecEnv, partial(SafeSubprocVecEnv, start_method="fork")])
 @pytest.mark.parametrize("reset_num_timesteps", [False, True])
 def test_a_monitor_that_refuses_resets(reset_num_timesteps: bool, make: Any) -> None:
-    def interrupt(seen: dict[str, Any], _: Any) -> bool:
-        if seen["self"].num_timesteps == 5:
-            raise KeyboardInterrupt
-        return True
-
     env = make([lambda: Monitor(NoiseEnv(BOX), allow_early_resets=False)])
     model = small(env=env)
-    with pytest.raises(KeyboardInterrupt):
-        model.learn(32, interrupt)
+    with pytest.raises(Killed):
+        model.learn(32, KillAt(5))
     with pytest.raises(RuntimeError, match=r"^learn\(\) begins new episodes, .* Monitor\(allow_early_resets=False\) "):
         model.learn(32, reset_num_timesteps=reset_num_timesteps)
     env.close()

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from helpers import ACTION_SPACES, VECTOR, NoiseEnv
+from helpers import ACTION_SPACES, VECTOR
 from sb3_ppo_variants import NonFiniteError
 from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
@@ -157,21 +157,11 @@ def test_the_remedy_for_missing_data(make: Any) -> None:
 WIDE = spaces.Box(-np.inf, np.inf, (3,), np.float64)
 
 
-class Huge(NoiseEnv):
-    """Observes a number that is infinite in single precision."""
-
-    def step(self, action: Any) -> Any:
-        observation, *others = super().step(action)
-        array = observation["a"] if isinstance(observation, dict) else observation
-        array[1] = 1e200 if self._steps == 5 else 1.0
-        return observation, *others
-
-
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @pytest.mark.parametrize("space", [WIDE, spaces.Dict({"a": WIDE})], ids=["Box", "Dict"])
 def test_numbers_that_are_too_large_for_single_precision(space: Any, fast: bool) -> None:
-    model = model_for(DummyVecEnv([lambda: Huge(ACTION_SPACES["Box"], space)]), fast=fast)
+    model = model_for(faulty_envs(Fault("observation", 1e200, at=5), observation_space=space), fast=fast)
     before = state(model)
     with pytest.raises(NonFiniteError, match=r"observation is too large for single precision.* compute: 1e\+200"):
         model.learn(28)

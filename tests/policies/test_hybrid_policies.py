@@ -58,28 +58,16 @@ def test_predictions_are_modes() -> None:
         assert all(map(KICK.contains, drawn)) and len({int(each["choice"]) for each in drawn}) == 3
 
 
-class Actor(th.nn.Module):
-    """What is exported."""
-
-    def __init__(self, policy: Any):
-        super().__init__()
-        self.policy = policy
-
-    def forward(self, observations: th.Tensor) -> th.Tensor:
-        actions: th.Tensor = self.policy._predict(observations, deterministic=True)
-        return actions
-
-
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("distribution", ["gaussian", "beta"])
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_an_export_takes_any_number_of_observations(space: spaces.Space, distribution: str) -> None:
     model = small(env=envs(space), policy_kwargs={"distribution": distribution})
-    exported = th.jit.trace(Actor(model.policy).eval(), th.zeros(1, 3))
-    observations = np.random.default_rng(1).uniform(-1, 1, (5, 3)).astype(np.float32)
-    rows = exported(th.as_tensor(observations))
-    wanted = th.cat([model.policy._predict(th.as_tensor(each)[None], deterministic=True) for each in observations])
-    th.testing.assert_close(rows, wanted)
+    model.policy.requires_grad_(False).set_training_mode(False)
+    exported = th.jit.trace(lambda rows: model.policy._predict(rows, deterministic=True), th.zeros(1, 3))
+    observations = th.from_numpy(np.random.default_rng(1).uniform(-1, 1, (5, 3)).astype(np.float32))
+    wanted = th.cat([model.policy._predict(each[None], deterministic=True) for each in observations])
+    th.testing.assert_close(exported(observations), wanted)
 
 
 def test_a_normalized_environment() -> None:

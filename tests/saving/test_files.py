@@ -238,20 +238,13 @@ def test_loading_leaves_the_random_generators_alone(make: Any, seed: int | None)
 
 
 DRAWS: list[Callable[[], Any]] = [
-    lambda: th.rand(3),
-    lambda: th.randn(3, device="cpu"),
-    lambda: th.randint(9, (5,)),
-    lambda: th.randint(2, 9, (5,)),
-    lambda: th.randperm(9),
-    lambda: th.normal(0.0, 1.0, (3,)),
-    lambda: th.bernoulli(th.full((9,), 0.5)),
-    lambda: th.nn.functional.dropout(th.ones(9)),
-    lambda: th.nn.init.orthogonal_(th.empty(3, 3)),
-    lambda: th.nn.init.trunc_normal_(th.empty(3)),
-    lambda: th.nn.LSTM(2, 3).weight_hh_l0,
+    lambda: th.rand(3), lambda: th.randn(3, device="cpu"), lambda: th.randint(9, (5,)), lambda: th.randint(2, 9, (5,)),
+    lambda: th.randperm(9), lambda: th.normal(0.0, 1.0, (3,)), lambda: th.bernoulli(th.full((9,), 0.5)),
+    lambda: th.nn.functional.dropout(th.ones(9)), lambda: th.nn.init.orthogonal_(th.empty(3, 3)),
+    lambda: th.nn.init.trunc_normal_(th.empty(3)), lambda: th.nn.LSTM(2, 3).weight_hh_l0,
     lambda: th.distributions.Beta(th.ones(3), th.ones(3)).sample(),
     lambda: th.distributions.Categorical(logits=th.zeros(3, 9)).sample(),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -268,14 +261,12 @@ def test_draws_of_ones_own_are_those_of_the_generator(draw: Callable[[], Any]) -
 
 def test_only_a_class_makes_models_of_files(tmp_path: Path) -> None:
     model = small(PPOClip).learn(32, callback=ExactCheckpointCallback(16, tmp_path))
-    file, env = save(model), noise_envs(BOX)
+    file, env, settings = save(model), noise_envs(BOX), {"n_steps": 16, "batch_size": 16, "n_epochs": 2, "seed": 3}
     calls: dict[str, Any] = {
         "load": lambda owner: owner.load(file, env=env),
         "from_ppo": lambda owner: owner.from_ppo(model, env),
         "resume": lambda owner: owner.resume(tmp_path, env),
-        "resume_or_start": lambda owner: owner.resume_or_start(
-            tmp_path, "MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=2, seed=3
-        ),
+        "resume_or_start": lambda owner: owner.resume_or_start(tmp_path, "MlpPolicy", env, **settings),
     }
     for name, call in calls.items():
         with pytest.raises(ArgumentError, match=rf"model = PPOClip\.{name}\(\.\.\.\).*set_parameters\(\)"):
