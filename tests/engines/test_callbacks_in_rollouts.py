@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from helpers import ACTION_SPACES, BOX, flat_weights, noise_envs, small
+from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.choice import choose
 
@@ -283,15 +283,12 @@ def test_callbacks_find_no_distribution_of_another_state(fast: bool) -> None:
     assert len(errors) == 40 * (1 if fast else 2) and max(errors) < 1e-5
 
 
-class Rewards(BaseCallback):
+class Rewards(LogRecorder):
     """Changes rewards when the rollout is complete."""
 
     def __init__(self, factor: float, computes: bool):
         super().__init__()
         self.factor, self.computes = factor, computes
-
-    def _on_step(self) -> bool:
-        return True
 
     def _on_rollout_end(self) -> None:
         buffer: Any = self.locals["rollout_buffer"]

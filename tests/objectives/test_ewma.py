@@ -91,29 +91,22 @@ def test_the_average_goes_on_over_updates() -> None:
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize(
-    ("arguments", "minibatches"),
+    ("n", "arguments"),
     [
-        (dict(n_steps=16, batch_size=10, n_epochs=5), 20),  # 32 rows, so the last of four minibatches has two.
-        (dict(n_steps=16, batch_size=8, updates=SeparateUpdates(policy_epochs=2, value_epochs=3)), 8),
-        (dict(n_steps=4, batch_size=64, n_epochs=3), 3),
+        (20, dict(n_steps=16, batch_size=10, n_epochs=5)),  # 32 rows, so the last of four minibatches has two.
+        (8, dict(n_steps=16, batch_size=8, updates=SeparateUpdates(policy_epochs=2, value_epochs=3))),
+        (3, dict(n_steps=4, batch_size=64, n_epochs=3)),
     ],
 )
-def test_the_default_decay_follows_the_minibatches_of_an_update(
-    arguments: dict[str, Any], minibatches: int, fast: bool
-) -> None:
+def test_the_default_decay_follows_the_minibatches_of_an_update(n: int, arguments: dict[str, Any], fast: bool) -> None:
     """8 / 9, the paper's value, belongs to 8 minibatches."""
-    log = LogRecorder()
-    model = make(EWMA(Clipped(10.0)), fast=fast, **arguments)
-    steps = model.n_steps * model.n_envs
-    model.learn(2 * steps, callback=log)
-    assert [logged["train/proximal_decay"] for logged in log.updates] == [minibatches / (minibatches + 1)] * 2
-    total = sum((minibatches / (minibatches + 1)) ** age for age in range(2 * minibatches + 1))
-    assert float(model.proximal_policy.total_weight) == pytest.approx(total)
-    assert model.objective == EWMA(Clipped(10.0))
-    given = make(EWMA(Clipped(10.0), 0.889), fast=fast, **arguments)
-    log = LogRecorder()
-    given.learn(steps, callback=log)
-    assert log.updates[0]["train/proximal_decay"] == 0.889
+    for objective, decay in ((EWMA(Clipped(10.0)), n / (n + 1)), (EWMA(Clipped(10.0), 0.889), 0.889)):
+        model, log = make(objective, fast=fast, **arguments), LogRecorder()
+        model.learn(2 * model.n_steps * model.n_envs, callback=log)
+        assert [logged["train/proximal_decay"] for logged in log.updates] == [decay] * 2
+        total = sum(decay**age for age in range(2 * n + 1))
+        assert float(model.proximal_policy.total_weight) == pytest.approx(total)
+        assert model.objective == objective
 
 
 @pytest.mark.parametrize("within", [Clipped(0.2), AdaptiveKL(kl_coef=1.0, desired_kl=0.01)])
