@@ -28,35 +28,10 @@ PENALISED: list[Any] = [PPOAdaptiveKL, PPOFixedKL]
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 # The packages that the extras install.
 OPTIONAL = [
-    "ale_py",
-    "Box2D",
-    "cv2",
-    "dask",
-    "distributed",
-    "envpool",
-    "filelock",
-    "huggingface_hub",
-    "huggingface_sb3",
-    "joblib",
-    "markdown_it",
-    "matplotlib",
-    "moviepy",
-    "mujoco",
-    "onnxruntime",
-    "optuna",
-    "pandas",
-    "pygame",
-    "ray",
-    "rich",
-    "rl_zoo3",
-    "rliable",
-    "scipy",
-    "seaborn",
-    "tabulate",
-    "tensorboard",
-    "tqdm",
-    "wandb",
-]
+    "ale_py", "Box2D", "cv2", "dask", "distributed", "envpool", "filelock", "huggingface_hub", "huggingface_sb3",
+    "joblib", "markdown_it", "matplotlib", "moviepy", "mujoco", "onnxruntime", "optuna", "pandas", "pygame", "ray",
+    "rich", "rl_zoo3", "rliable", "scipy", "seaborn", "tabulate", "tensorboard", "tqdm", "wandb",
+]  # fmt: skip
 ACTION_SPACES = {
     "Discrete": spaces.Discrete(3),
     "MultiDiscrete": spaces.MultiDiscrete([2, 4]),
@@ -200,15 +175,19 @@ def save(model: Any) -> io.BytesIO:
     return file
 
 
-class LogRecorder(BaseCallback):
+class Passive(BaseCallback):
+    """Does only what a subclass adds."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
+class LogRecorder(Passive):
     """Records the values that each update logged."""
 
     def __init__(self) -> None:
         super().__init__()
         self.updates: list[dict[str, Any]] = []
-
-    def _on_step(self) -> bool:
-        return True
 
     def _keep(self) -> None:
         if "train/loss" in self.logger.name_to_value:

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from helpers import BOX, noise_envs, save
+from helpers import BOX, LogRecorder, noise_envs, save
 from sb3_ppo_variants import PPOAdaptiveKL
 from sb3_ppo_variants.objectives.surrogates import adapt_kl_coef
 
@@ -32,31 +31,20 @@ def test_beta_stays_within_its_bounds(kl: float, bound: float) -> None:
     assert beta == bound
 
 
-class PolicyKeeper(BaseCallback):
-    """Records the policy and the observations of every rollout, and the log of the update after it."""
+class PolicyKeeper(LogRecorder):
+    """Records the policy and the observations of every rollout, too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.policies: list[Any] = []
         self.observations: list[np.ndarray] = []
-        self.logs: list[dict[str, Any]] = []
-
-    def _on_step(self) -> bool:
-        return True
 
     def _on_rollout_end(self) -> None:
         self.policies.append(deepcopy(self.model.policy))
         self.observations.append(self.locals["rollout_buffer"].observations.reshape(-1, 3).copy())
 
-    def _keep_log(self) -> None:
-        if self.policies:
-            self.logs.append(dict(self.logger.name_to_value))
-
-    def _on_rollout_start(self) -> None:
-        self._keep_log()
-
     def _on_training_end(self) -> None:
-        self._keep_log()
+        super()._on_training_end()
         self.policies.append(deepcopy(self.model.policy))
 
 
@@ -86,8 +74,8 @@ def test_a_real_run_obeys_the_rule() -> None:
         device="cpu",
     ).learn(64 * 2 * 30, callback=keeper)
 
-    betas = [log["train/kl_coef"] for log in keeper.logs] + [model.kl_coef]
-    divergences = [log["train/kl"] for log in keeper.logs]
+    betas = [log["train/kl_coef"] for log in keeper.updates] + [model.kl_coef]
+    divergences = [log["train/kl"] for log in keeper.updates]
     assert len(divergences) == 30
     assert betas[0] == 0.1
     for i, kl in enumerate(divergences):

@@ -53,19 +53,10 @@ class At(BaseCallback):
 
 PLACES = ["rollout start", "step", "rollout end"]
 WRONG: list[tuple[str, Any]] = [
-    ("n_epochs", 0),
-    ("n_epochs", 1.5),
-    ("batch_size", 0),
-    ("batch_size", -8),
-    ("batch_size", 1),
-    ("gamma", NAN),
-    ("ent_coef", NAN),
-    ("vf_coef", -1.0),
-    ("max_grad_norm", -1.0),
-    ("clip_range_vf", 0.0),
-    ("target_kl", -1.0),
+    ("n_epochs", 0), ("n_epochs", 1.5), ("batch_size", 0), ("batch_size", -8), ("batch_size", 1), ("gamma", NAN),
+    ("ent_coef", NAN), ("vf_coef", -1.0), ("max_grad_norm", -1.0), ("clip_range_vf", 0.0), ("target_kl", -1.0),
     ("normalize_advantage", "no"),
-]
+]  # fmt: skip
 
 
 def assert_unchanged(trained: Any, before: dict[str, Any]) -> None:

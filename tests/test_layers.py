@@ -13,26 +13,15 @@ ROOT = Path(sb3_ppo_variants.__file__).parent
 # From bottom to top. A part imports from its own layer and from lower ones.
 LAYERS = {
     "pure functions and values": [
-        *(
-            "errors",
-            "layout",
-            "kl",
-            "distributions",
-            "hybrid",
-            "arguments",
-            "generators",
-            "commandline",
-            "losses",
-            "limits",
-            "objectives",
-        )
+        "errors", "layout", "kl", "distributions", "hybrid", "arguments", "generators", "commandline", "losses",
+        "limits", "objectives",
     ],
     "data and its owners": ["processes", "statistics", "interrupts", "envs", "rollout", "collector", "saving"],
     "policies, updates and engines": ["policies", "update", "separate", "snapshot", "engines"],
     "the base algorithm": ["callbacks", "checks", "ppo"],
     "the variants": ["variants", "evaluation"],
     "what is made of them": ["recipes", "zoo", "compare", "__main__"],
-}
+}  # fmt: skip
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 
 

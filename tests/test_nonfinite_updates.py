@@ -13,7 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from helpers import NoiseEnv, small
+from helpers import NoiseEnv, Passive, small
 from sb3_ppo_variants import NonFiniteError, PPOAdaptiveKL, PPOClip
 
 
@@ -74,10 +74,7 @@ def test_of_a_loss(name: str) -> None:
 def test_of_an_advantage(name: str) -> None:
     env_arguments, arguments = PATHS[name]
 
-    class Overflows(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
+    class Overflows(Passive):
         def _on_rollout_end(self) -> None:
             if self.num_timesteps > UPDATES * N_STEPS * N_ENVS:
                 self.locals["rollout_buffer"].advantages[3, 1] = INF
@@ -86,11 +83,8 @@ def test_of_an_advantage(name: str) -> None:
     assert (error.quantity, error.env_index, error.step) == ("advantage", 1, (UPDATES * N_STEPS + 3) * N_ENVS)
 
 
-class SpoilsGradient(BaseCallback):
+class SpoilsGradient(Passive):
     """Sets a gradient to NaN in the third update, at a minibatch other than the first."""
-
-    def _on_step(self) -> bool:
-        return True
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps == UPDATES * N_STEPS * N_ENVS:

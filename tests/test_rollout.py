@@ -8,10 +8,9 @@ import pytest
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, collect, noise_envs, small, with_old_parameters
+from helpers import ACTION_SPACES, BOX, PENALISED, VARIANTS, Passive, collect, noise_envs, small, with_old_parameters
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip
 from sb3_ppo_variants.rollout import draw_minibatches
 
@@ -117,10 +116,7 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
 def test_a_rollout_keeps_no_tensors_of_each_step() -> None:
     """Many small tensors would pin the memory of the large ones that are freed between them."""
 
-    class Counting(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
+    class Counting(Passive):
         def _on_rollout_end(self) -> None:
             # A Gaussian has two of the shape of a step.
             self.small = sum(type(each) is th.Tensor and each.shape == (N_ENVS, 2) for each in gc.get_objects())

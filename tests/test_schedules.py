@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch as th
 from stable_baselines3 import PPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import BOX, LogRecorder, assert_same_weights, noise_envs, small
+from helpers import BOX, LogRecorder, Passive, assert_same_weights, noise_envs, small
 from sb3_ppo_variants import ArgumentError, KLAdaptive, PPOClip, PPOFixedKL, SeparateUpdates
 
 NAMES = [
@@ -77,10 +76,7 @@ def test_others_that_are_bad_from_the_start_are_refused_before_the_first_step(na
 def test_a_schedule_equals_setting_the_numbers(fast: bool) -> None:
     """Each update computes with the values that a callback would set before the rollout, or after it."""
 
-    class Sets(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
+    class Sets(Passive):
         def _on_rollout_start(self) -> None:
             model: Any = self.model
             model.gae_lambda = 0.9 - 0.1 * (1 - model._current_progress_remaining)

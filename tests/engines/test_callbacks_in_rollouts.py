@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from helpers import ACTION_SPACES, BOX, LogRecorder, flat_weights, noise_envs, small
+from helpers import ACTION_SPACES, BOX, Passive, flat_weights, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip
 from sb3_ppo_variants.engines.choice import choose
 
@@ -283,7 +283,7 @@ def test_callbacks_find_no_distribution_of_another_state(fast: bool) -> None:
     assert len(errors) == 40 * (1 if fast else 2) and max(errors) < 1e-5
 
 
-class Rewards(LogRecorder):
+class Rewards(Passive):
     """Changes rewards when the rollout is complete."""
 
     def __init__(self, factor: float, computes: bool):

@@ -13,7 +13,6 @@ from gymnasium import spaces
 from masked_envs import MULTI
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import DiagGaussianDistribution, TanhBijector
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor
@@ -21,7 +20,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from helpers import ACTION_SPACES, BOX, IMAGE, VECTOR, noise_envs, small
+from helpers import ACTION_SPACES, BOX, IMAGE, VECTOR, Passive, noise_envs, small
 from sb3_ppo_variants import ArgumentError, register_kl
 from sb3_ppo_variants.distributions import Beta, BetaDistribution, StateGaussianDistribution
 from sb3_ppo_variants.engines import native, recognised
@@ -332,10 +331,7 @@ def test_without_the_library_pytorch_computes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_change_between_a_rollout_and_its_update_is_seen() -> None:
-    class Freezes(BaseCallback):
-        def _on_step(self) -> bool:
-            return True
-
+    class Freezes(Passive):
         def _on_rollout_end(self) -> None:
             policy: Any = self.model.policy
             policy.value_net.weight.requires_grad_(False)

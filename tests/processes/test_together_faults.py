@@ -15,7 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 
 from fresh import ended, run_module
-from helpers import NoiseEnv
+from helpers import NoiseEnv, Passive
 from ranks import together
 from sb3_ppo_variants import ArgumentError, NonFiniteError, PPOClip, ProcessError, SeparateUpdates
 
@@ -143,16 +143,13 @@ def test_differences_are_refused_before_the_first_step(name: str) -> None:
         assert "in rank 0 and " in str(error) and "in rank 1: all processes must" in str(error)
 
 
-class Changes(BaseCallback):
+class Changes(Passive):
     """Changes a weight of rank 1 before an update."""
 
     def _on_rollout_end(self) -> None:
         if dist.get_rank() == 1 and self.num_timesteps == 96:
             with th.no_grad():
                 next(iter(self.model.policy.parameters()))[0] += 1e-6
-
-    def _on_step(self) -> bool:
-        return True
 
 
 def diverge() -> None:

@@ -219,12 +219,11 @@ def test_all_processes_find_the_checkpoint_that_was_written_last(tmp_path: Path)
 def compiled_weights() -> list[list[float]]:
     """Train with a policy, and with the same one compiled, as a whole and in part."""
     weights = []
-    for compiled in (None, "policy", "mlp_extractor"):
+    for part in (None, "policy", "mlp_extractor"):
         model: Any = PPOClip("MlpPolicy", make_vec_env("CartPole-v1", n_envs=2), seed=1, fast=False, **SETTINGS)
-        if compiled == "policy":
-            model.policy = th.compile(model.policy, backend="eager")
-        elif compiled is not None:
-            model.policy.mlp_extractor = th.compile(model.policy.mlp_extractor, backend="eager")
+        if part is not None:
+            owner = model if part == "policy" else model.policy
+            setattr(owner, part, th.compile(getattr(owner, part), backend="eager"))
         weights.append(flat_weights(model.learn(64)).tolist())
     return weights
 

@@ -4,7 +4,6 @@ import io
 import os
 import random
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,18 +21,11 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule
 
 from helpers import BOX, KICK, VARIANTS, assert_same_policy, assert_same_weights, noise_envs, save, small
-from sb3_ppo_variants import (
-    ArgumentError,
-    ExactCheckpointCallback,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOUnclipped,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip, PPOCustom, PPOUnclipped
 from sb3_ppo_variants.generators import OwnDraws
 from sb3_ppo_variants.objectives import Unclipped
 from sb3_ppo_variants.saving.checkpoint import get_random_state, set_random_state
+from sb3_ppo_variants.separate import SeparateUpdates
 
 OBSERVATIONS = np.zeros((2, 3), np.float32)
 
@@ -43,10 +35,9 @@ def at_times(schedule: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.filterwarnings("error")
 def test_defaults_construct_save_and_load_without_warning(variant: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        variant.load(save(variant("MlpPolicy", "CartPole-v1", device="cpu")), device="cpu")
+    variant.load(save(variant("MlpPolicy", "CartPole-v1", device="cpu")), device="cpu")
 
 
 # Algorithms of SB3 and sb3-contrib, with the same policy here and there, and their environments.

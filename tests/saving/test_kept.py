@@ -19,15 +19,8 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from helpers import BOX, VARIANTS, assert_same_policy, assert_same_weights, named, noise_envs, save, small
-from sb3_ppo_variants import (
-    ArgumentError,
-    ExactCheckpointCallback,
-    OtherClassError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOFixedKL,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ArgumentError, ExactCheckpointCallback, PPOAdaptiveKL, PPOClip, PPOFixedKL, SeparateUpdates
+from sb3_ppo_variants.errors import OtherClassError
 
 Pair = namedtuple("Pair", "a b")
 
