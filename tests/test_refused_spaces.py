@@ -152,7 +152,7 @@ def test_observations_that_are_no_arrays(part: Any, key: str) -> None:
     model = small(env=NoiseEnv(BOX))
     for trial in (partial(PPOClip, "MultiInputPolicy"), model.set_env, partial(PPOClip.load, save(model))):
         with pytest.raises(ArgumentError, match=f"^{refused}"):
-            trial(env)  # type: ignore[operator]
+            trial(env)
     with pytest.raises(WorkerError, match=refused):
         SafeSubprocVecEnv([lambda: env], "fork")
 
