@@ -85,9 +85,7 @@ def state(model: Any) -> th.Tensor:
     return th.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def stopped(
-    make_env: Callable[[Fault | None], VecEnv], fault: Fault, callback: Any = None, **arguments: Any
-) -> NonFiniteError:
+def stopped(make_env: Callable[..., VecEnv], fault: Fault, callback: Any = None, **arguments: Any) -> NonFiniteError:
     """Return the error of a run with a fault, and check that the model is as after the updates before it."""
     good = model_for(make_env(None), **arguments).learn(UPDATES * N_STEPS * N_ENVS)
     bad = model_for(make_env(fault), **arguments)

@@ -126,12 +126,7 @@ def test_one_sample_can_not_be_normalised() -> None:
     "arguments",
     [
         {"learning_rate": 0, "gamma": 0, "gae_lambda": 1, "ent_coef": -0.1, "vf_coef": 0, "max_grad_norm": INF},
-        {
-            "n_steps": np.int64(32),
-            "batch_size": np.int32(16),
-            "gamma": np.float32(0.9),
-            "normalize_advantage": np.True_,
-        },
+        {"n_steps": np.int64(32), "batch_size": np.int32(16), "gamma": np.float32(0), "normalize_advantage": np.True_},
         {"max_grad_norm": None, "normalize_advantage": "rollout", "batch_size": 1},
         {"max_grad_norm": None, "normalize_advantage": "minibatch"},
         {"sde_sample_freq": 4, "use_sde": True, "target_kl": 0.1, "verbose": 0, "seed": 3},

@@ -213,9 +213,7 @@ class Threaded(Reference):
 
 
 @pytest.mark.parametrize(("size", "expected"), [(256, "fast"), (8, "reference")])
-def test_an_engine(
-    size: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine(size: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(choice, "ENGINES", (Threaded(), Reference()))
     before, threads, step = th.get_num_threads(), set(), th.optim.Adam.step
 

@@ -88,9 +88,7 @@ def test_observations(name: str, fast: bool) -> None:
 def test_observations_without_dimensions(fast: bool) -> None:
     env: gymnasium.Env = NoiseEnv(BOX, NUMBER)
     arguments: dict[str, Any] = {"n_steps": 64, "batch_size": 32, "n_epochs": 1}
-    with pytest.raises(
-        ArgumentError, match=r"^env.observation_space=Box\(.*, \(\), float32\) has no dimensions"
-    ) as caught:
+    with pytest.raises(ArgumentError, match=r"^env.observation_space=Box\(.*, \(\), .* has no dimensions") as caught:
         PPOClip("MlpPolicy", env, fast=fast, **arguments)
     PPOClip("MlpPolicy", advised(caught.value, env), fast=fast, **arguments).learn(64)
 
@@ -126,9 +124,7 @@ def test_empty_spaces_and_several_dimensions(actions: Any, observations: Any, re
 )
 def test_tuples_of_observations_are_refused(policy: Any) -> None:
     space = spaces.Tuple([Discrete(2), Discrete(3)])
-    with pytest.raises(
-        ArgumentError, match=r"observations in Tuple\(.*: make them a Dict, as with gymnasium.wrappers.Tra"
-    ):
+    with pytest.raises(ArgumentError, match=r"observations in Tuple\(.*: make them a Dict, as with gymnasium.wrapp"):
         PPOClip(policy, NoiseEnv(BOX, space))
 
 

@@ -95,9 +95,7 @@ MEASURING = {
 
 
 @pytest.mark.parametrize("command", MEASURING)
-def test_folders_for_results_are_made_before_measuring(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_for_results_are_made_first(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "new/folder/results.json"
 
     def measure(*_: object, **__: object) -> None:

@@ -14,9 +14,7 @@ pytestmark = needs_records
 @pytest.mark.parametrize(
     "name", [name if name in ("masked", "hopper") else pytest.param(name, marks=pytest.mark.slow) for name in BASELINES]
 )
-def test_a_committed_report_is_what_its_records_give(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_committed_report_is_what_records_give(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert main(["reports", "--only", name, "--out", str(tmp_path)]) == 0
     made, committed = tmp_path / name, ROOT / "docs" / "reports" / name

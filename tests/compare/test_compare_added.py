@@ -140,9 +140,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
         ("ppo_clip@A-v0=run.csv", "--add ppo_clip=PATH: the report has a setting of this name"),
     ],
 )
-def test_what_cannot_be_added_is_refused(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_additions_are_refused(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.csv").write_text(f"global_step,{RETURN}\n1,2\n")
     Path("torn.csv").write_text("")

@@ -285,9 +285,7 @@ def test_a_change_of_anything_is_another_run() -> None:
         ),
     ],
 )
-def test_plans_that_compare_nothing_are_refused(
-    settings: tuple[str, ...], options: dict[str, Any], message: str
-) -> None:
+def test_plans_of_nothing_are_refused(settings: tuple[str, ...], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         plan_of(*settings, **options)
 

@@ -141,9 +141,7 @@ def test_advantages_are_those_of_the_buffer(n_steps: int, n_envs: int) -> None:
 
 
 @pytest.mark.usefixtures("natively")
-def test_passes_that_end_early_leave_the_generator_as_the_reference_does(
-    double_precision: Callable[[Any], None],
-) -> None:
+def test_passes_that_end_early_leave_the_generator_as_the_reference(double_precision: Callable[[Any], None]) -> None:
     model = collected(PPOClip, BOX, target_kl=2e-3, learning_rate=3e-3)
     double_precision(model)
     following = []

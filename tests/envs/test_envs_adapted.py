@@ -60,9 +60,7 @@ def test_the_message_comes_once() -> None:
         for _ in range(2):
             PPOClip("MlpPolicy", SyncVectorEnv(MAKE), **SMALL)
             PPOClip("MlpPolicy", VecMonitor(DummyVecEnv(MAKE)), **SMALL)
-    assert [str(warning.message).partition(",")[0] for warning in caught] == [
-        "env is one of gymnasium's vector environments"
-    ]
+    assert [str(each.message).partition(",")[0] for each in caught] == ["env is one of gymnasium's vector environments"]
 
 
 def test_environments_with_a_monitor_get_no_second_one() -> None:

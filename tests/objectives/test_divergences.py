@@ -270,9 +270,7 @@ def exactly(which: str, old: Logits, new: Logits) -> float:
 @pytest.mark.parametrize("which", DENSITIES)
 @pytest.mark.parametrize(("dtype", "rel", "absolute"), [(th.float64, 1e-9, 1e-12), (th.float32, 1e-5, 2e-7)])
 @pytest.mark.parametrize("of_coins", [False, True])
-def test_probabilities_that_round_to_zero(
-    which: str, dtype: th.dtype, rel: float, absolute: float, of_coins: bool
-) -> None:
+def test_probabilities_that_are_zero(which: str, dtype: th.dtype, rel: float, absolute: float, of_coins: bool) -> None:
     for pair in COINS if of_coins else CATEGORIES:
         old, new = (th.tensor(row, dtype=dtype)[None] for row in pair)
         if of_coins:

@@ -61,11 +61,7 @@ PROBLEMS: list[tuple[spaces.Space, Any, str]] = [
     (KICK, None, "must be an array of booleans, or have the structure of the action space"),
     (KICK, {"choice": [0, 0, 0]}, "False for every action of the part 'choice', but must be True for at least one"),
     (NESTED, (None, None), r"mask .*is \(None, None\), but must be a tuple with masks of 0, 1, .*, 5, or None for any"),
-    (
-        NESTED,
-        nested(grid=[1] * 4),
-        r"mask of the part '4\.1' .*is an array of shape \(4,\), but must be of shape \(14,",
-    ),
+    (NESTED, nested(grid=[1] * 4), r"mask of the part '4\.1' .*is an array of shape \(4,\), but must be .* \(14,"),
     (NESTED, nested(dials=[1, 1, 0, 0, 0, 0]), r"every action in dimension 1 of the part '1\.dials', but must be True"),
 ]
 
@@ -215,11 +211,7 @@ def test_wrong_masks_end_training(make: Any) -> None:
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    (
-        spaces.Dict({"force": spaces.Box(-1, 1, (2,))}),
-        {},
-        r"cannot be masked; .* Dict and Tuple spaces with such parts",
-    ),
+    (spaces.Dict({"force": spaces.Box(-1, 1, (2,))}), {}, r"cannot be masked; .*Dict and Tuple spaces with such parts"),
     (KICK, {"fast": True}, "fast=True is not possible, because MaskableHybridPolicy is not a subclass of"),
     (KICK, {"policy_kwargs": {"log_std_init": "0"}}, r"policy_kwargs\['log_std_init'\]='0' is not allowed"),
 ]

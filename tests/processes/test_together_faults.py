@@ -112,10 +112,7 @@ def test_after_an_interrupt_only_rank_0_saves(tmp_path: Path) -> None:
 
 def differ(name: str) -> None:
     rank = dist.get_rank()
-    different: dict[str, Any] = {
-        "n_epochs": 1 + rank,
-        "updates": SeparateUpdates(value_learning_rate=1e-3 * (1 + rank)),
-    }
+    different: Any = {"n_epochs": 1 + rank, "updates": SeparateUpdates(value_learning_rate=1e-3 * (1 + rank))}
     arguments = {name: different[name]} if name in different else {}
     reset = name != "reset_num_timesteps" or rank == 0
     env = NoiseEnv(spaces.Discrete(2 + rank if name == "action_space" else 2))

@@ -71,12 +71,7 @@ def test_the_wrapper_needs_a_box_of_numbers() -> None:
 
 
 def test_scaled_actions_have_no_bounds_to_be_scaled_to() -> None:
-    squashed: dict[str, Any] = {
-        "use_sde": True,
-        "policy_kwargs": {"squash_output": True},
-        "n_steps": 8,
-        "batch_size": 8,
-    }
+    squashed: Any = {"use_sde": True, "policy_kwargs": {"squash_output": True}, "n_steps": 8, "batch_size": 8}
     PPOClip("MlpPolicy", NoiseEnv(BOX), **squashed).learn(8)
     with pytest.raises(ArgumentError, match="squash_output=True scales actions to the bounds"):
         PPOClip("MlpPolicy", ActionsAsDrawn(NoiseEnv(BOX)), **squashed).learn(8)

@@ -82,9 +82,7 @@ def fail(*_: object) -> None:
 
 
 @pytest.mark.parametrize("fails", [0, 1000, 40_000, "fsync", "replace", "pickle"])
-def test_a_save_that_fails_leaves_the_old_file(
-    fails: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_saves_leave_the_old_file(fails: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.zip"
     model_of(1).save(path)
     old, new = path.read_bytes(), model_of(2)

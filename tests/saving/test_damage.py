@@ -110,9 +110,7 @@ def test_parameters_are_set_all_or_none(wrong: dict[str, Any], fault: str) -> No
     model = load(saved(PPOClip))
     before = contents(model)
     zeros = {name: th.zeros_like(parameter) for name, parameter in model.policy.action_net.state_dict().items()}
-    with pytest.raises(
-        DamagedFileError, match=rf"(?s)the given parameters: the parameters do not fit this model: .*{fault}"
-    ):
+    with pytest.raises(DamagedFileError, match=rf"(?s)the given parameters: .* do not fit this model: .*{fault}"):
         model.set_parameters({"policy.action_net": zeros, **wrong}, exact_match=False)
     with pytest.raises(DamagedFileError, match=r"the parameters do not fit .*policy.optimizer"):
         model.set_parameters({"policy": model.policy.state_dict()})

@@ -107,9 +107,7 @@ def cut_and_whole(make: Callable[[Path], BaseCallback], tmp_path: Path, total: i
 
 STOPPING: dict[str, Callable[[Path], BaseCallback]] = {
     "episodes": lambda folder: StopTrainingOnMaxEpisodes(11),
-    "no improvement": lambda folder: evaluation(
-        callback_after_eval=StopTrainingOnNoModelImprovement(5, 1), eval_freq=10
-    ),
+    "no improvement": lambda _: evaluation(callback_after_eval=StopTrainingOnNoModelImprovement(5, 1), eval_freq=10),
 }
 
 

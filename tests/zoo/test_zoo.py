@@ -62,14 +62,12 @@ def train(folder: Path, algorithm: str, *options: str) -> Path:
 
 
 def test_train_and_enjoy(tmp_path: Path) -> None:
-    saved = train(
-        tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "board"
-    )
+    saved = train(tmp_path, "ppo_adaptive_kl", "--seed", "1", "--eval-freq", "500", "--save-freq", "500", "-tb", "tb")
     config = yaml.unsafe_load((saved.with_suffix("") / "config.yml").read_text())
     assert (config["desired_kl"], config["n_steps"], config["learning_rate"]) == (0.01, 32, "lin_0.001")
     written = {path.name for path in saved.parent.iterdir()}
     assert {"best_model.zip", "evaluations.npz", "rl_model_496_steps.zip"} <= written
-    assert list((tmp_path / "board").rglob("events.out.*"))
+    assert list((tmp_path / "tb").rglob("events.out.*"))
     model = PPOAdaptiveKL.load(saved)
     assert (model.num_timesteps, model.n_envs, model.seed) == (1024, 8, 1)
     output = zoo(tmp_path, "enjoy", "--algo", "ppo_adaptive_kl", "--env", ENV, "-f", "logs", "--no-render", "-n", "600")
