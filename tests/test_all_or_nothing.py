@@ -104,8 +104,8 @@ def seeded(model: Any) -> None:
 class Lines:
     """Counts the lines that Python executes, and raises a ``KeyboardInterrupt`` at one of them."""
 
-    def __init__(self, wanted: Callable[[str], bool], at: int | None = None):
-        self._wanted, self._at = wanted, at
+    def __init__(self, wanted: Callable[[str], bool], at: int | None = None, sends_signal: bool = False):
+        self._wanted, self._at, self._sends_signal = wanted, at, sends_signal
         self.count = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -116,11 +116,10 @@ class Lines:
         if event == "line":
             self.count += 1
             if self.count == self._at:
-                self._interrupt()
+                if not self._sends_signal:
+                    raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)  # The package may hold it for a moment.
         return self._line
-
-    def _interrupt(self) -> None:
-        raise KeyboardInterrupt
 
     def trace(self, function: Callable[[], None]) -> None:
         before = sys.gettrace()
@@ -129,13 +128,6 @@ class Lines:
             function()
         finally:
             sys.settrace(before)
-
-
-class Interrupted(Lines):
-    """Sends a signal, which the package may hold for a moment."""
-
-    def _interrupt(self) -> None:
-        signal.raise_signal(signal.SIGINT)
 
 
 def of_package(file: str) -> bool:
@@ -234,7 +226,7 @@ def test_learning_goes_on_after_an_interrupt_anywhere(path: str) -> None:
     names = set(vars(model.env))
     for at in random.Random(lines.count).sample(range(1, lines.count), 40):
         with suppress(KeyboardInterrupt):
-            Interrupted(of_package_and_contexts, at).trace(learn)
+            Lines(of_package_and_contexts, at, sends_signal=True).trace(learn)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         before = model.num_timesteps

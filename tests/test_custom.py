@@ -12,16 +12,8 @@ import pytest
 import torch as th
 
 from helpers import BOX, LogRecorder, flat_weights, noise_envs, small
-from sb3_ppo_variants import (
-    ArgumentError,
-    Batch,
-    Objective,
-    PickledValueError,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    SquaredError,
-)
+from sb3_ppo_variants import ArgumentError, Batch, Objective, PPOClip, PPOCustom, PPOFixedKL, SquaredError
+from sb3_ppo_variants.errors import PickledValueError
 from sb3_ppo_variants.objectives import EWMA, AdaptiveKL, Clipped, KLPenalized, Unclipped
 
 GUIDE = Path(__file__).parent.parent / "docs" / "howto" / "own_objective.md"

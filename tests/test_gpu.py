@@ -19,16 +19,9 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecEnv
 
 from helpers import ACTION_SPACES, BOX, DICT, IMAGE, NESTED, assert_same_weights, collect, noise_envs, save, small
-from sb3_ppo_variants import (
-    NonFiniteError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    PPOUnclipped,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped, SeparateUpdates
 from sb3_ppo_variants.distributions import Gaussian
+from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.objectives import EWMA, TRGPPO, list_objectives
 
 GPU = "cuda"

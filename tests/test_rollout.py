@@ -2,6 +2,7 @@
 
 import gc
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -94,18 +95,13 @@ def test_a_box_of_integers(distribution: str, fast: Any) -> None:
 
     A bounded distribution has its bounds from the space, so environments and ``predict`` get elements of it.
     """
-    space, taken = spaces.Box(-2, 3, (2,), np.int64), list[np.ndarray]()
-    env: Any = noise_envs(space)
-    step = env.step_async
-
-    def noted(actions: np.ndarray) -> None:
-        taken.extend(actions)
-        step(actions)
-
-    env.step_async = noted
+    space = spaces.Box(-2, 3, (2,), np.int64)
+    env = noise_envs(space)
     arguments: dict[str, Any] = {"policy_kwargs": {"distribution": distribution}, "learning_rate": 0.0, "fast": fast}
     model = PPOClip("MlpPolicy", env, n_steps=16, batch_size=16, n_epochs=1, seed=1, device="cpu", **arguments)
-    model.learn(32)
+    with patch.object(env, "step_async", wraps=env.step_async) as stepped:
+        model.learn(32)
+    taken = [action for call in stepped.call_args_list for action in call.args[0]]
     assert (model.rollout_buffer.actions % 1 > 0).all()
     if distribution != "gaussian":
         predicted = model.predict(np.ones((20, 3), np.float32))[0]

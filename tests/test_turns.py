@@ -64,13 +64,9 @@ class Meddling(BaseCallback):
         assert not ((steps != [0, 1]).any(axis=-1) & (np.stack(self.starts[1:]) == 0)).any()
 
 
-def evaluate(model: Any) -> None:
-    evaluate_policy(model, model.get_env(), 1, warn=False)
-
-
 MEDDLING: dict[str, Callable[[Any], object]] = {
     "reset": lambda model: model.get_env().reset(),
-    "evaluate": evaluate,
+    "evaluate": lambda model: evaluate_policy(model, model.get_env(), 1, warn=False),
     "another model": lambda model: small(env=model.get_env()).learn(N_STEPS),
 }
 ENVS: dict[str, Callable[[], VecEnv]] = {
@@ -97,7 +93,7 @@ def test_between_two_calls_of_learn() -> None:
     """The first row of the second call is the first of an episode that nobody else has seen."""
     callback = Meddling()
     model = small(env=Numbered()).learn(N_STEPS, callback)
-    evaluate(model)  # Episode 3 and, after its end, episode 4.
+    MEDDLING["evaluate"](model)  # Episode 3 and, after its end, episode 4.
     with pytest.warns(UserWarning, match=OTHERS):
         model.learn(N_STEPS, callback, reset_num_timesteps=False)
     assert callback.rows[N_STEPS].tolist() == [[5, 0]] and callback.starts[N_STEPS].tolist() == [1]

@@ -109,12 +109,6 @@ class WhenAsked(Narrows):
         return super().env_method(method_name, *args, **arguments)
 
 
-class Keeps(WhenAsked):
-    """Has an array of that name, too."""
-
-    action_masks = np.ones((2, 3), bool)
-
-
 class InABatch(DummyVecEnv):
     action_masks = only_the_second
 
@@ -131,7 +125,7 @@ class Open(NoiseEnv):
 
 WRAPPERS: dict[str, Any] = {
     "method": lambda fns: ByMethod(DummyVecEnv(fns)),
-    "env_method beside an array": lambda fns: Keeps(DummyVecEnv(fns)),
+    "env_method": lambda fns: WhenAsked(DummyVecEnv(fns)),
     "inside another": lambda fns: VecMonitor(ByMethod(DummyVecEnv(fns))),
     "outermost method": lambda fns: ByMethod(Everything(DummyVecEnv(fns))),
     "outermost env_method": lambda fns: WhenAsked(Everything(DummyVecEnv(fns))),

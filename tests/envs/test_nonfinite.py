@@ -54,9 +54,7 @@ SET_UPS: dict[str, Callable[[Fault | None], VecEnv]] = {
     "normalized": lambda fault: VecNormalize(faulty_envs(fault)),
     "stacked and normalized": lambda fault: VecNormalize(VecFrameStack(VecMonitor(faulty_envs(fault)), 2)),
     "dictionaries": lambda fault: faulty_envs(fault, observation_space=DICT),
-    "normalized dictionaries": lambda fault: VecNormalize(
-        faulty_envs(fault, observation_space=DICT), norm_obs_keys=["a"]
-    ),
+    "normalized dicts": lambda fault: VecNormalize(faulty_envs(fault, observation_space=DICT), norm_obs_keys=["a"]),
     "normalized processes": lambda fault: VecNormalize(faulty_envs(fault, FORKED)),
     "normalized workers": lambda fault: VecNormalize(faulty_envs(fault, OWN)),
 }
@@ -76,7 +74,7 @@ def test_under_wrappers(name: str, place: str, fast: bool) -> None:
 
     fault = Fault(place, NAN, at)
     error = stopped(make_env, fault, fast=fast)
-    key = "['a']" if "dictionaries" in name and quantity != "reward" else ""
+    key = "['a']" if "dict" in name and quantity != "reward" else ""
     assert (error.quantity, error.env_index, error.step) == (quantity + key, 1, fault.step)
     if isinstance(made[1], VecNormalize):
         statistics = made[1].obs_rms if isinstance(made[1].obs_rms, dict) else {"a": made[1].obs_rms}

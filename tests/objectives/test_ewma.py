@@ -1,6 +1,5 @@
 """PPO-EWMA: the decoupled objective with a moving average of the weights, against a plain loop."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -166,9 +165,7 @@ class OwnError(SquaredError):
     ],
     ids=str,
 )
-def test_the_native_library_does_the_same(
-    within: Any, arguments: dict[str, Any], double_precision: Callable[[Any], None]
-) -> None:
+def test_the_native_library_does_the_same(within: Any, arguments: dict[str, Any], double_precision: Any) -> None:
     model = collect(make(EWMA(within, DECAY), fast=False, **{"n_epochs": 6, **arguments}))
     double_precision(model)
     model.proximal_policy.double()

@@ -23,9 +23,7 @@ from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv
 from sb3_ppo_variants.policies.head import HybridActions
 
 SPACES = {"Dict": KICK, "Tuple": NESTED}
-ONLY_IF: dict[str, Any] = {
-    "policy_kwargs": {"only_if": {"force": ["choice", [1, 2]]}, "entropy_weights": {"choice": 2.0}}
-}
+ONLY_IF: Any = {"policy_kwargs": {"only_if": {"force": ["choice", [1, 2]]}, "entropy_weights": {"choice": 2.0}}}
 
 
 class Picky(NoiseEnv):

@@ -3,8 +3,8 @@
 import io
 import os
 import random
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -207,9 +207,8 @@ class Disturbed(FlattenExtractor):
     def __init__(self, space: Any):
         super().__init__(space)
         self.projection = th.randn(3)
-        thread = threading.Thread(target=lambda: self.seen.append(drawn()))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            self.seen.append(pool.submit(drawn).result())
 
 
 @pytest.mark.parametrize("seed", [None, 5])

@@ -4,6 +4,7 @@ import enum
 import threading
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
+from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,8 @@ class Color(enum.Enum):
     RED = 1
 
 
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Name(str):
-    """Text of a user's own type."""
-
-
 VALUES: list[Any] = [
-    {1: 10}, {(1, 2): 3.0}, {None: 1, True: 2, 1.5: 3}, {Color.RED: (1,)}, Color.RED, Level.LOW, Name("a"), {1, 2},
+    {1: 10}, {(1, 2): 3.0}, {None: 1, True: 2, 1.5: 3}, {Color.RED: (1,)}, Color.RED, HTTPStatus.OK, {1, 2},
     OrderedDict(b=1, a=(2,)), defaultdict(int, a=1), {"inside": Pair(1, [2])}, np.str_("a"), np.float64(2), range(3),
 ]  # fmt: skip
 
@@ -145,7 +138,7 @@ def test_a_policy_that_was_changed_after_construction(change: Any, says: str, tm
 
 
 class Layered(ActorCriticPolicy):
-    """A policy that makes the change itself."""
+    """A policy that makes a change itself."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -159,19 +152,15 @@ OTHER_PARAMETERS: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("change", "says"), OTHER_PARAMETERS)
 def test_a_policy_with_other_parameters(change: Any, says: str) -> None:
     model = small()
     change(model.policy)
     with pytest.raises(ArgumentError, match=rf"policy was changed after construction\. policy\.{says}"):
         PPOClip.load(save(model))
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_policy_class_that_makes_the_change() -> None:
-    model = small()
-    add_a_layer(model.policy)
-    assert_same_weights(PPOClip.load(save(model), custom_objects={"policy_class": Layered}), model)
+    if change is add_a_layer:
+        assert_same_weights(PPOClip.load(save(model), custom_objects={"policy_class": Layered}), model)
 
 
 OPTIMIZERS: dict[str, Any] = {
