@@ -30,9 +30,7 @@ def seal(changed: Members) -> io.BytesIO:
     """Zip members with correct hashes, which an attacker can compute too."""
     if NOTE in changed:
         note = json.loads(changed[NOTE])
-        note["sha256"] = {
-            name: hashlib.sha256(content).hexdigest() for name, content in changed.items() if name != NOTE
-        }
+        note["sha256"] = {name: hashlib.sha256(each).hexdigest() for name, each in changed.items() if name != NOTE}
         changed = {**changed, NOTE: json.dumps(note).encode()}
     return zip_members(changed)
 

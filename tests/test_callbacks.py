@@ -52,10 +52,7 @@ SILENT: dict[str, tuple[Callable[[], Any], str]] = {
     "of an event": (lambda: EveryNTimesteps(4, Forgets()), "Forgets"),
     "of an evaluation": (lambda: evaluates(callback_after_eval=Forgets()), "Forgets"),
     "of a better evaluation": (lambda: [Answers(), evaluates(callback_on_new_best=Forgets())], "Forgets"),
-    "of an event in a list of an event": (
-        lambda: EveryNTimesteps(4, CallbackList([EveryNTimesteps(4, Forgets())])),
-        "Forgets",
-    ),
+    "of an event in a list": (lambda: EveryNTimesteps(4, CallbackList([EveryNTimesteps(4, Forgets())])), "Forgets"),
 }
 
 

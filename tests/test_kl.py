@@ -176,7 +176,7 @@ def test_another_density_does_not_share_the_kl() -> None:
 )
 def test_a_class_inherits_a_kl_while_it_inherits_the_density(base: type[Distribution]) -> None:
     plain: Any = object.__new__(type("Plain", (base,), {}))
-    other = object.__new__(type("Truncated", (base,), {"log_prob": lambda self, actions: 0 * actions}))
+    other: Any = object.__new__(type("Truncated", (base,), {"log_prob": lambda self, actions: 0 * actions}))
     with suppress(AttributeError):  # That of a product reads its parts.
         assert divergences_of(plain).distribution in base.__mro__
     with pytest.raises(MissingKLError, match=r"register_kl\(Truncated, parameters, formula\)"):

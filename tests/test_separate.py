@@ -9,7 +9,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.utils import LinearSchedule
 
-from helpers import BOX, IMAGE, LogRecorder, collect, noise_envs
+from helpers import BOX, IMAGE, LogRecorder, collect, noise_envs, small
 from sb3_ppo_variants import ArgumentError, PPOClip, SeparateUpdates
 
 N_STEPS, N_ENVS = 20, 3
@@ -101,9 +101,7 @@ def test_logs(fast: bool) -> None:
 def test_networks_with_common_parameters_are_refused() -> None:
     def cnn(**policy_kwargs: Any) -> Any:
         env = noise_envs(BOX, IMAGE)
-        return PPOClip(
-            "CnnPolicy", env, n_steps=8, batch_size=16, updates=SeparateUpdates(), policy_kwargs=policy_kwargs
-        )
+        return small(env=env, policy="CnnPolicy", updates=SeparateUpdates(), policy_kwargs=policy_kwargs)
 
     with pytest.raises(ArgumentError, match=r"features_extractor\.cnn\.0\.bias and 7 more belong to both.*share_feat"):
         cnn()

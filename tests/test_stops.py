@@ -10,17 +10,9 @@ from engine_models import assert_same_update, collected
 from stable_baselines3.common.distributions import DiagGaussianDistribution
 
 from helpers import ACTION_SPACES, BOX, assert_same_weights, noise_envs, update
-from sb3_ppo_variants import (
-    ApproximateKL,
-    ArgumentError,
-    EarlyStop,
-    ExactKL,
-    MissingKLError,
-    PPOClip,
-    PPOUnclipped,
-    RatioDeviation,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ApproximateKL, EarlyStop, ExactKL, PPOClip, PPOUnclipped, RatioDeviation, SeparateUpdates
+from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.kl import MissingKLError
 
 Double = Callable[[Any], None]
 STOPS: dict[str, EarlyStop] = {

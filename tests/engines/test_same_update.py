@@ -10,18 +10,9 @@ import torch as th
 from engine_models import CASES, HYBRID, MODELS, OWN, SETTINGS, assert_same_update, collected, model_of
 
 from helpers import ACTION_SPACES, BOX, assert_same_weights, flat_weights, small, update
-from sb3_ppo_variants import (
-    ApproximateKL,
-    ExactKL,
-    Huber,
-    KLAdaptive,
-    NonFiniteError,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    SeparateUpdates,
-)
+from sb3_ppo_variants import ApproximateKL, ExactKL, Huber, KLAdaptive, PPOClip, PPOCustom, PPOFixedKL, SeparateUpdates
 from sb3_ppo_variants.engines.choice import choose
+from sb3_ppo_variants.errors import NonFiniteError
 from sb3_ppo_variants.objectives import EWMA, Clipped, DualClip
 
 pytestmark = pytest.mark.usefixtures("natively")

@@ -10,17 +10,8 @@ from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.utils import LinearSchedule
 
 from helpers import BOX, VARIANTS, assert_same_policy, noise_envs, save
-from sb3_ppo_variants import (
-    ArgumentError,
-    DamagedFileError,
-    Objective,
-    OtherClassError,
-    PPOAdaptiveKL,
-    PPOClip,
-    PPOCustom,
-    PPOFixedKL,
-    PPOUnclipped,
-)
+from sb3_ppo_variants import ArgumentError, Objective, PPOAdaptiveKL, PPOClip, PPOCustom, PPOFixedKL, PPOUnclipped
+from sb3_ppo_variants.errors import DamagedFileError, OtherClassError
 from sb3_ppo_variants.objectives import Clipped, Unclipped
 
 HYPERPARAMETERS: dict[str, Any] = {
