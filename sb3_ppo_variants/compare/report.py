@@ -194,7 +194,11 @@ def say_verdict(comparison: Comparison) -> str:
     if best.seeds == 1:
         return f"{said}. With its single seed, it {alike_to}."
     better = f"is better beyond noise than {_list([*map(name, best.better)])}, and " if best.better else ""
-    equal = [name(other) for other in alike if comparison.are_equivalent(best.label, other)]
+    equal = [
+        _say_equivalence(comparison, best.label, other, name(other), "")
+        for other in alike
+        if comparison.are_equivalent(best.label, other)
+    ]
     within = f"; equivalent to it within {MARGIN}: {_list(equal)}" if equal else ""
     return f"{said}. It {better}{alike_to}{within}."
 
