@@ -63,6 +63,10 @@ class FirstLayers:
         require(is_plain, "the layers are not those of SB3's NatureCNN")
         self._modules = nn.Sequential(*modules[:-1])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "FirstLayers":
+        """Return itself: a copy of a policy shares its parameters, and there is nothing else to copy."""
+        return self
+
     def __call__(self, images: th.Tensor) -> th.Tensor:
         """Compute the output of the layers.
 
