@@ -107,7 +107,8 @@ class Turn:
 
     def _now(self) -> tuple[object, object, object]:
         attributes = vars(self._env)
-        return attributes.get("actions"), attributes.get("_options"), getattr(self._limit, "_elapsed_steps", None)
+        actions = attributes.get("taken_actions", attributes.get("actions"))
+        return actions, attributes.get("_options"), getattr(self._limit, "_elapsed_steps", None)
 
     def take(self) -> None:
         """Say that the loop has just stepped the environments."""

@@ -15,6 +15,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 
 from helpers import small
+from sb3_ppo_variants.envs import SafeSubprocVecEnv
 
 N_STEPS, LENGTH, REWARD, GAMMA = 16, 13, 2.0, 0.9
 OTHERS = "Something other than the model's own loop"
@@ -66,6 +67,7 @@ class Meddling(BaseCallback):
 
 MEDDLING: dict[str, Callable[[Any], object]] = {
     "reset": lambda model: model.get_env().reset(),
+    "step": lambda model: model.get_env().step(np.zeros(model.n_envs, int)),
     "evaluate": lambda model: evaluate_policy(model, model.get_env(), 1, warn=False),
     "another model": lambda model: small(env=model.get_env()).learn(N_STEPS),
 }
@@ -73,6 +75,7 @@ ENVS: dict[str, Callable[[], VecEnv]] = {
     "dummy": lambda: DummyVecEnv([Numbered] * 2),
     "normalized": lambda: VecNormalize(DummyVecEnv([Numbered]), norm_obs=False, norm_reward=False),
     "workers": partial(SubprocVecEnv, [Numbered] * 2),
+    "safe workers": partial(SafeSubprocVecEnv, [Numbered] * 2),
 }
 
 

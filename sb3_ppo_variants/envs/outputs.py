@@ -418,13 +418,14 @@ class StackedSteps:
     """
 
     def __init__(self, env: VecEnv):
+        self._attributes = vars(env)
         self._step_async, self._step_wait, self._reset = env.step_async, env.step_wait, env.reset
         self._check = OutputCheck(env.observation_space, env.num_envs)
         self._actions: Actions = None
 
     def step_async(self, actions: Actions) -> None:
-        """Store the actions."""
-        self._actions = actions
+        """Store the actions, also where the loop sees that somebody else takes a step."""
+        self._actions = self._attributes["taken_actions"] = actions
 
     def step_wait(self) -> VecEnvStepReturn:
         """Take the step."""

@@ -132,6 +132,7 @@ class SafeSubprocVecEnv(SubprocVecEnv):
         """
         if len(actions) != self.num_envs:
             raise ArgumentError(f"actions: {len(actions)} actions for {self.num_envs} environments; pass one for each")
+        self.taken_actions = actions
         shared = self._shared.actions
         is_usual = isinstance(actions, np.ndarray) and actions.dtype == shared.dtype and actions.shape == shared.shape
         # A worker whose last answer was dropped may still be reading the actions of that step.
