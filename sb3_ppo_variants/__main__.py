@@ -7,10 +7,11 @@ from typing import Any
 
 from sb3_ppo_variants import __version__
 from sb3_ppo_variants.commandline import errors_in_a_line, whole_number
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPLE, PRESETS
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 
+LISTED = "\n".join(f"  {name:14} {path.read_text().splitlines()[0].lstrip('# ')}" for name, path in PRESETS.items())
 # For each group of a command's options: their names, what argparse's add_argument takes, and what they do.
 Options = dict[str, list[tuple[str, dict[str, Any], str]]]
 # An option with several values, which may also be given several times.
@@ -50,8 +51,8 @@ def compare(options: argparse.Namespace) -> int:
 
 COMPARE: Options = {
     "what to compare": [
-        ("--config", {"metavar": "NAME"}, "a comparison in a YAML file, of your own or of the package (paper-table1, "
-         "paper-figure3, objectives or atari-demo); other options change it"),
+        ("--config", {"metavar": "NAME"}, "a comparison in a YAML file of your own, or one of the package that is "
+         "listed below; other options change it"),
         ("--algos", {**SEVERAL, "metavar": "ALGO"}, f"{', '.join(ALGORITHM_PATHS)} or module:Class, optionally with "
          f"arguments: {EXAMPLE} (default: {' '.join(DEFAULT_ALGORITHMS)})"),
         ("--envs", {**SEVERAL, "metavar": "ID"}, "environment ids (default: CartPole-v1)"),
@@ -117,12 +118,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sb3_ppo_variants", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     parsers = parser.add_subparsers(required=True, metavar="command")
-    for run, says, groups in (
-        (compare, "Compare algorithms over environments and seeds, resumably, and write a report.", COMPARE),
-        (report, "Write a report of the runs recorded so far: report.md, report.html and scores.csv.", REPORT),
-    ):
+    for run, says, groups, more in (
+        (compare, "Compare algorithms over environments and seeds, resumably, and write a report.", COMPARE,
+         f"comparisons of the package:\n{LISTED}"),
+        (report, "Write a report of the runs recorded so far: report.md, report.html and scores.csv.", REPORT, None),
+    ):  # fmt: skip
         # With abbreviations, --seed 7 would be --seeds 7.
-        command = parsers.add_parser(run.__name__, help=says, description=says, allow_abbrev=False)
+        command = parsers.add_parser(
+            run.__name__,
+            help=says,
+            description=says,
+            epilog=more,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         command.set_defaults(run=run)
         for title, options in groups.items():
             group = command.add_argument_group(title)

@@ -13,14 +13,16 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch as th
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.common.utils import ConstantSchedule, FloatSchedule, get_device
 
@@ -28,6 +30,7 @@ from sb3_ppo_variants.errors import ArgumentError, refuse
 
 Values: TypeAlias = dict[str, Any]
 """Values by their names, such as arguments, the attributes of a model, or a JSON object."""
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,42 @@ def check_names(
     for name in names:
         if name in given or not (takes_any or name in free):
             callee = getattr(function, "__name__", repr(function))
-            raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}")
+            hint = "" if name in given else hint_at(name, free) if callee in _CONSTRUCTORS else _nearest(name, free)
+            raise ArgumentError(f"{argument} has no entry {name!r}: {callee} takes {', '.join(free) or 'none'}{hint}")
+
+
+_CONSTRUCTORS: dict[str, Sequence[str]] = {}
+_OF_POLICY = inspect.signature(ActorCriticPolicy).parameters.keys()
+
+
+def explain_unknown(method: Method) -> Method:
+    """Let the error for an argument that a method does not have say which one was meant, or where it belongs."""
+    known = [*inspect.signature(method).parameters]
+    owner, _, name = method.__qualname__.rpartition(".")
+    if name == "__init__":
+        _CONSTRUCTORS[owner] = known
+
+    @wraps(method)
+    def call(*args: Any, **given: Any) -> Any:
+        for argument in given.keys() - known:
+            called = owner if name == "__init__" else name
+            raise TypeError(f"{called}() got an unexpected keyword argument {argument!r}{hint_at(argument, known)}")
+        return method(*args, **given)
+
+    return cast(Method, call)
+
+
+def hint_at(name: str, known: Sequence[str]) -> str:
+    """Say what was meant by the name of an argument that is not one of those known, if it can be told."""
+    if classes := [owner for owner, arguments in _CONSTRUCTORS.items() if name in arguments]:
+        return f"; it belongs to {', '.join(classes)}"
+    if name in _OF_POLICY:
+        return f"; it belongs to the policy, as in policy_kwargs={{{name!r}: ...}}"
+    return _nearest(name, known)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    return "".join(f"; did you mean {close!r}?" for close in get_close_matches(name, known, n=1))
 
 
 def list_arguments(cls: type) -> dict[str, object]:

@@ -19,6 +19,7 @@ from stable_baselines3.common.callbacks import (
 from stable_baselines3.common.type_aliases import MaybeCallback
 
 from sb3_ppo_variants.collector import Reads
+from sb3_ppo_variants.envs.masks import check_use
 from sb3_ppo_variants.errors import ArgumentError, CallbackError
 from sb3_ppo_variants.policies.kind import PolicyKind
 from sb3_ppo_variants.processes import Processes
@@ -55,6 +56,8 @@ def check_evaluations(callback: BaseCallback, kind: PolicyKind) -> None:
                 f"callback: {type(one).__name__} {problem}: use sb3_ppo_variants.evaluation.MaskedEvalCallback, which "
                 "takes the same arguments"
             )
+        # That of sb3-contrib's callback and of this package's.
+        check_use(getattr(one, "use_masking", None), kind.takes_masks, f"{type(one).__name__}: use_masking")
 
 
 class Supervised(CallbackList):

@@ -1,6 +1,6 @@
 """Evaluation of policies that take action masks, with or without a memory."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import EvalCallback
@@ -43,6 +43,8 @@ class MaskedEvalCallback(EvalCallback):
 
     The arguments are the same. ``MaskableEvalCallback`` of sb3-contrib is for policies without a memory.
     """
+
+    use_masking: ClassVar[bool] = True
 
     def _on_step(self) -> bool:
         model = self.model

@@ -29,6 +29,7 @@ from sb3_ppo_variants.arguments import (
     choose_device,
     current_value,
     describe,
+    explain_unknown,
     instance,
     is_schedule,
     warn_of_truncated_minibatch,
@@ -400,9 +401,11 @@ class PPOBase(SavedAlgorithm):
             self.run.turn = Turn(self.env)
         return begun
 
+    @explain_unknown
     def learn(
         self: SelfPPO, total_timesteps: float, callback: MaybeCallback = None, log_interval: int | None = 1,
         tb_log_name: str | None = None, reset_num_timesteps: bool = True, progress_bar: bool = False,
+        *, use_masking: bool | None = None,
     ) -> SelfPPO:  # fmt: skip
         """Train the model, as in SB3, except that ``tb_log_name`` defaults to the name of the class.
 
@@ -412,6 +415,7 @@ class PPOBase(SavedAlgorithm):
         :param tb_log_name: name of the run in TensorBoard
         :param reset_num_timesteps: whether to restart the count of steps
         :param progress_bar: whether to show a progress bar (needs tqdm and rich)
+        :param use_masking: for scripts of sb3-contrib's ``MaskablePPO``: whether the policy must take masks
         :return: the model
         :raises ArgumentError: if an argument, or an attribute set after construction, has a value that is not allowed,
             the model has no environment, or a callback evaluates without the action masks or the memory of the policy
@@ -426,6 +430,7 @@ class PPOBase(SavedAlgorithm):
             checks.check_learn(self.env, total_timesteps=total_timesteps, callback=callback, log_interval=log_interval)
             supervised = Supervised(own_callbacks(callback, processes), progress_bar and processes.rank == 0)
             check_evaluations(supervised, kind_of(self.policy))
+            masks.check_use(use_masking, kind_of(self.policy).takes_masks, "use_masking")
             with checks.checked(self), supervised.to_the_end():
                 if processes.size > 1:
                     same = {"total_timesteps": total_timesteps, "reset_num_timesteps": reset_num_timesteps}

@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import GymEnv, Schedule
 
-from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, Values, given_in, instance
+from sb3_ppo_variants.arguments import NON_NEGATIVE, POSITIVE, Rule, Values, explain_unknown, given_in, instance
 from sb3_ppo_variants.checks import check_coefficients
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.limits import EarlyStop, KLAdaptive
@@ -88,6 +88,7 @@ class PPOClip(PPOBase):
     rules: ClassVar[Mapping[str, Rule]] = {**PPOBase.rules, "clip_range": POSITIVE.or_schedule()}
     clip_range: float | Schedule
 
+    @explain_unknown
     def __init__(
         self,
         policy: str | type[ActorCriticPolicy],
@@ -157,6 +158,7 @@ class PPOAdaptiveKL(PPOBase):
     desired_kl: float
     kl_coef: float
 
+    @explain_unknown
     def __init__(
         self,
         policy: str | type[ActorCriticPolicy],
@@ -226,6 +228,7 @@ class PPOFixedKL(PPOBase):
     clip_range: float | Schedule | None
     kl_coef: float | Schedule
 
+    @explain_unknown
     def __init__(
         self,
         policy: str | type[ActorCriticPolicy],
@@ -280,6 +283,7 @@ class PPOUnclipped(PPOBase):
     :raises ArgumentError: (a ``ValueError``) if an argument has a value that is not allowed
     """
 
+    @explain_unknown
     def __init__(
         self,
         policy: str | type[ActorCriticPolicy],
@@ -339,6 +343,7 @@ class PPOCustom(PPOBase):
     }
     objective: Objective
 
+    @explain_unknown
     def __init__(
         self,
         policy: str | type[ActorCriticPolicy],

@@ -3,7 +3,7 @@
 import re
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -87,12 +87,26 @@ def test_bad_values_are_refused_at_construction(i: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "name"),
-    [(PPOUnclipped, "clip_range"), (PPOUnclipped, "kl_coef"), (PPOClip, "kl_coef"), (PPOFixedKL, "desired_kl")],
+    ("variant", "name", "hint"),
+    [
+        (PPOUnclipped, "clip_range", "it belongs to PPOClip, PPOAdaptiveKL, PPOFixedKL"),
+        (PPOClip, "kl_coef", "it belongs to PPOAdaptiveKL, PPOFixedKL"),
+        (PPOFixedKL, "desired_kl", "it belongs to PPOAdaptiveKL"),
+        (PPOClip, "clip_rang", "did you mean 'clip_range'?"),
+        (PPOFixedKL, "net_arch", "it belongs to the policy, as in policy_kwargs={'net_arch': ...}"),
+    ],
 )
-def test_an_argument_of_another_variant(variant: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+def test_an_unknown_argument(variant: Any, name: str, hint: str) -> None:
+    message = f"{variant.__name__}() got an unexpected keyword argument '{name}'; {hint}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         variant("MlpPolicy", "CartPole-v1", **{name: 0.2})
+
+
+def test_an_unknown_argument_of_learn() -> None:
+    model, typo = PPOClip("MlpPolicy", "CartPole-v1"), cast(Any, {"total_timestep": 64})
+    with pytest.raises(TypeError, match=r"^learn\(\) got .* 'total_timestep'; did you mean 'total_timesteps'\?$"):
+        model.learn(**typo)
+    assert model.num_timesteps == 0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -31,16 +31,14 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from sb3_ppo_variants import recipes
-from sb3_ppo_variants.arguments import Values, list_arguments
-from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO
+from sb3_ppo_variants.arguments import Values, hint_at, list_arguments
+from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, DEFAULT_ALGORITHMS, EXAMPLE, MASKABLE_PPO, PRESETS
 from sb3_ppo_variants.compare.records import FORMAT, RANDOM, digest, to_plain
 from sb3_ppo_variants.errors import ArgumentError, installation
 from sb3_ppo_variants.ppo import PPOBase
 from sb3_ppo_variants.recipes import Hyperparameters
 from sb3_ppo_variants.variants import PPOClip
 
-# The package's comparisons.
-PRESETS = {path.stem: path for path in sorted(Path(__file__).with_name("presets").glob("*.yml"))}
 # Arguments that a comparison does not take as hyperparameters, with the reason or the option to use instead.
 NO_PART = "it does not change what is learned"
 RESERVED = {
@@ -94,7 +92,7 @@ def read_setting(text: str) -> Setting:
     setting = Setting(name, arguments, protocol)
     known = list_arguments(load_class(setting.path)).keys() - RESERVED.keys() | {*OF_ENVIRONMENT}
     for argument in arguments.keys() - known:
-        has = f"it has {', '.join(sorted(known))}, protocol"
+        has = f"it has {', '.join(sorted(known))}, protocol{hint_at(argument, [*known])}"
         raise ArgumentError(f"{argument} cannot be an argument of {name}: {RESERVED.get(argument, has)}")
     return setting
 
@@ -339,8 +337,9 @@ def make_plan(settings: Sequence[Setting], envs: Sequence[str], seeds: int, shar
         runs = [resolve(setting, env, each) for setting in settings]
         if unknown := set.intersection(*(set(run.unused) for run in runs)) - list_arguments(PPOClip).keys():
             has = {name for setting in settings for name in list_arguments(load_class(setting.path))} - RESERVED.keys()
-            known = ", ".join([*OF_ENVIRONMENT, *sorted(has)])
-            raise ArgumentError(f"no setting has a hyperparameter {min(unknown)}; they have {known}")
+            known, name = [*OF_ENVIRONMENT, *sorted(has)], min(unknown)
+            they_have = f"they have {', '.join(known)}{hint_at(name, known)}"
+            raise ArgumentError(f"no setting has a hyperparameter {name}; {they_have}")
         _refuse_what_compares_nothing(runs)
         first += runs
     planned = [replace(run, seed=seed) for seed in range(seeds) for run in first if run.algorithm or seed == 0]

@@ -206,6 +206,22 @@ def check_env(env: VecEnv, policy: str, takes_masks: bool) -> None:
         )
 
 
+def check_use(use_masking: bool | None, takes_masks: bool, argument: str) -> None:
+    """Check that a policy takes action masks if a script of ``MaskablePPO`` uses them; ``None`` stands for either.
+
+    :param argument: what says whether the script does, for the error message
+    :raises ArgumentError: if it does not
+    """
+    if use_masking in (None, takes_masks):
+        return
+    wanted, made = ("Maskable", "") if use_masking else ("", "Maskable")
+    raise ArgumentError(
+        f"{argument}={use_masking}: here, the policy decides whether masks are used. Make the model with the policy "
+        f"'{wanted}MlpPolicy' instead of '{made}MlpPolicy' ('{wanted}CnnPolicy', '{wanted}MultiInputPolicy', and so "
+        "on). Nothing else in a script of MaskablePPO has to change"
+    )
+
+
 def check_given(masks: Value, takes_masks: bool, policy: str, space: AnySpace) -> dict[str, np.ndarray]:
     """Check the masks passed to ``predict``.
 

@@ -21,7 +21,7 @@ class Clipped(NativeObjective):
 
     term: ClassVar[str] = "CLIPPED"
     rules: ClassVar[Rules] = {"clip_range": NON_NEGATIVE}
-    clip_range: float
+    clip_range: float = 0.2
 
     @property
     def constants(self) -> Sequence[float]:
@@ -60,7 +60,7 @@ MAX_KL_COEF = 1e6
 KL_COEF = number(f"a number in [{MIN_KL_COEF:g}, {MAX_KL_COEF:g}]", at_least=MIN_KL_COEF, at_most=MAX_KL_COEF)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class KLPenalized(NativeObjective):
     """Equation 8 of https://arxiv.org/abs/1707.06347: L^KLPEN = E[r A - beta KL(old || new)].
 
@@ -72,7 +72,7 @@ class KLPenalized(NativeObjective):
     needs_kl: ClassVar[bool] = True
     term: ClassVar[str] = "CLIPPED"
     rules: ClassVar[Rules] = {"kl_coef": NON_NEGATIVE, "clip_range": NON_NEGATIVE.or_none()}
-    kl_coef: float
+    kl_coef: float = 1.0
     clip_range: float | None = None
 
     @property
@@ -95,7 +95,7 @@ class KLPenalized(NativeObjective):
         return {"kl_coef": self.kl_coef, **clipped}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AdaptiveKL(KLPenalized):
     """Equation 8 with the adaptive beta of section 4.
 
@@ -104,7 +104,7 @@ class AdaptiveKL(KLPenalized):
     """
 
     rules: ClassVar[Rules] = {**KLPenalized.rules, "kl_coef": KL_COEF, "desired_kl": POSITIVE}
-    desired_kl: float
+    desired_kl: float = 0.01
 
     def after_update(self, kl: float | None) -> "AdaptiveKL":
         """Return the same objective with the beta of the next update."""

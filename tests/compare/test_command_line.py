@@ -55,6 +55,14 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == sb3_ppo_variants.__version__
 
 
+def test_the_comparisons_of_the_package_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    listed = capsys.readouterr().out.partition("comparisons of the package:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == ["atari-demo", "objectives", "paper-figure3", "paper-table1"]
+    assert listed[0].endswith("Two Atari games, for 10 million steps.")
+
+
 def compare_without_seaborn() -> None:
     for name in ["seaborn", *sys.modules]:
         if name.partition(".")[0] == "seaborn":

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from helpers import KICK, VARIANTS, VECTOR, NoiseEnv, noise_envs
 from sb3_ppo_variants import ArgumentError, EnvOutputError, PPOClip
 from sb3_ppo_variants.envs.masks import random_actions
-from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.evaluation import MaskedEvalCallback, WithMasks
 
 
 @pytest.mark.sampled(2)
@@ -82,6 +82,25 @@ def test_evaluation_and_its_callback(tmp_path: Any) -> None:
     callback = MaskableEvalCallback(Monitor(MaskedNoiseEnv(MULTI)), eval_freq=20, log_path=str(tmp_path), verbose=0)
     model.learn(96, callback=callback)
     assert len(np.load(tmp_path / "evaluations.npz")["timesteps"]) == 1
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", "MaskableMlpPolicy"])
+def test_what_a_script_of_maskable_ppo_has_to_change(policy: str) -> None:
+    """One message says it, before the first step."""
+    masked = policy != "MlpPolicy"
+    eval_env = Monitor(MaskedNoiseEnv(MULTI))
+    model = small_masked(policy=policy)
+    other = "MlpPolicy" if masked else "MaskableMlpPolicy"
+    for callback in (MaskableEvalCallback(eval_env, use_masking=not masked), None):
+        with pytest.raises(ArgumentError, match=f"use_masking={not masked}: .* '{other}' instead of '{policy}'"):
+            model.learn(32, callback=callback, use_masking=None if callback else not masked)
+    assert model.num_timesteps == 0
+    callback = MaskableEvalCallback(eval_env, eval_freq=8, use_masking=masked, verbose=0)
+    if masked:
+        assert model.learn(32, callback=callback, use_masking=True).num_timesteps >= 32
+    else:
+        with pytest.raises(ArgumentError, match="MaskedEvalCallback: use_masking=True: "):
+            model.learn(32, callback=MaskedEvalCallback(eval_env))
 
 
 @pytest.mark.parametrize(
