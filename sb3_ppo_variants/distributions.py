@@ -10,7 +10,7 @@ subclasses of ``DiagGaussianDistribution``. All distributions here derive from i
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from math import inf, log
+from math import log
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -124,7 +124,8 @@ class BetaDistribution(_OutputsDistribution):
         """Return log-probabilities, shape ``(batch,)``; they are finite at the bounds."""
         alpha, beta = (each.double() for each in _beta(self))
         log_x, log_rest = (((1 + sign * actions.double()) / 2).clamp(min=EDGE).log() for sign in (1, -1))
-        log_probs = (alpha - 1) * log_x + (beta - 1) * log_rest - _log_beta(alpha, beta) - log(2)
+        log_beta = th.lgamma(alpha) + th.lgamma(beta) - th.lgamma(alpha + beta)
+        log_probs = (alpha - 1) * log_x + (beta - 1) * log_rest - log_beta - log(2)
         return log_probs.sum(dim=1).to(self.distribution.concentration1.dtype)
 
     def entropy(self) -> th.Tensor:
@@ -152,29 +153,13 @@ def _betas(parameters: Parameters) -> th.distributions.Beta:
     return th.distributions.Beta(alpha, beta, validate_args=False)
 
 
-def _log_beta(alpha: th.Tensor, beta: th.Tensor) -> th.Tensor:
-    return th.lgamma(alpha) + th.lgamma(beta) - th.lgamma(alpha + beta)
-
-
 def _beta_kl(old: Parameters, new: Parameters) -> th.Tensor:
     return th.distributions.kl_divergence(_betas(old), _betas(new)).sum(dim=1).to(new[0].dtype)
 
 
-def _beta_renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
-    """The logarithm of the integral of p^a q^(1 - a), a Beta function; infinite where that diverges."""
-    (alpha, beta), (alpha2, beta2) = (tuple(each.double() for each in parameters) for parameters in (old, new))
-    mixed = [order * p + (1 - order) * q for p, q in ((alpha, alpha2), (beta, beta2))]
-    finite = (mixed[0] > 0) & (mixed[1] > 0)
-    # Otherwise the gradient is NaN where the divergence is infinite.
-    log_mixed = _log_beta(*(each.where(finite, 1.0) for each in mixed))
-    log_old, log_new = _log_beta(alpha, beta), _log_beta(alpha2, beta2)
-    divergence = (log_mixed - order * log_old - (1 - order) * log_new) / (order - 1)
-    return divergence.where(finite, inf).sum(dim=1).to(new[0].dtype)
-
-
 # Tanh does not change those of the Gaussian.
 register_built_in(replace(divergences_of(DiagGaussianDistribution(1)), distribution=SquashedGaussianDistribution))
-register_built_in(Divergences(BetaDistribution, _beta, _beta_kl, _beta_renyi))
+register_built_in(Divergences(BetaDistribution, _beta, _beta_kl))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The distribution of hybrid actions: a product of one for each part.
 
-The parts are independent given the observation. Log-probabilities, entropies, and the KL and Renyi divergences are sums
-over them. A part may count only with some outcomes of a choice. Then its log-probability is added where the choice had
-one of these, and its entropy and KL count with their probability: the chain rules of the entropy and the KL.
+The parts are independent given the observation. Log-probabilities, entropies and KLs are sums over them. A part
+may count only with some outcomes of a choice. Then its log-probability is added where the choice had one of these, and
+its entropy and KL count with their probability: the chain rules of the entropy and the KL.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.distributions import ActionDistribution, Gaussian, StateGaussianDistribution, Std, distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.generators import OwnDraws
-from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of, known_parameters
+from sb3_ppo_variants.kl import Divergences, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, size_of
 
 # The values of ``entropy_weights``, ``only_if`` and ``distribution``.
@@ -191,23 +191,7 @@ class HybridDistribution(DiagGaussianDistribution):
                 total.append(share * part.kl(old[at], new[at]))
             return th.stack(total).sum(dim=0)
 
-        def renyi(old: Parameters, new: Parameters, order: float) -> th.Tensor:
-            if any(self.conditions):
-                raise MissingKLError(
-                    "the Renyi divergence of actions with only_if is not known: it is not a sum over parts; allowed: "
-                    "the KL and the reverse KL"
-                )
-            return th.stack([part.renyi(old[at], new[at], order) for part, at, _ in each]).sum(dim=0)
-
-        def jensen_shannon(old: Parameters, new: Parameters) -> th.Tensor:
-            if len(each) > 1:
-                raise MissingKLError(
-                    f"the Jensen-Shannon divergence of actions with {len(each)} parts is not known: it is not the sum "
-                    "over parts; allowed: the KL, the reverse KL and Renyi divergences"
-                )
-            return each[0][0].jensen_shannon(old, new)
-
-        return Divergences(type(self), parameters, kl, renyi, jensen_shannon)
+        return Divergences(type(self), parameters, kl)
 
 
 def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:

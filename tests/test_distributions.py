@@ -79,7 +79,7 @@ def test_divergences(name: str) -> None:
     old, new = (made(PARTS[name], seed=seed, dim=1, scale=0.5)[0] for seed in (1, 2))
     known = divergences_of(new)
     p, q = known.parameters(old), known.parameters(new)
-    kl, reverse, renyi = known.kl(p, q), known.reverse_kl(p, q), known.renyi(p, q, 0.7)
+    kl, reverse = known.kl(p, q), known.reverse_kl(p, q)
     for i in range(2):
         (before, low, high), (after, low2, high2) = one_dimension(old, i), one_dimension(new, i)
         ends = min(low, low2), max(high, high2)
@@ -89,8 +89,6 @@ def test_divergences(name: str) -> None:
 
         assert kl[i].item() == pytest.approx(divergence(before, after), abs=1e-5)
         assert reverse[i].item() == pytest.approx(divergence(after, before), abs=1e-5)
-        powers = integral(lambda x: before(x) ** 0.7 * after(x) ** 0.3, *ends)  # noqa: B023
-        assert renyi[i].item() == pytest.approx(np.log(powers) / -0.3, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", PARTS)

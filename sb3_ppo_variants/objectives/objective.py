@@ -47,10 +47,6 @@ class Batch:
     """KL(old || new) in each state, summed over action dimensions. The objective must set ``needs_kl``."""
     reverse_kl: th.Tensor
     """KL(new || old) in each state, likewise."""
-    jensen_shannon: th.Tensor
-    """The Jensen-Shannon divergence of the old and the new policy in each state, likewise."""
-    renyi: Callable[[float], th.Tensor]
-    """Computes the Renyi divergence D(old || new) of an order in each state, likewise."""
     parameters: tuple[th.Tensor, ...]
     """The parameters of the distributions as in :mod:`sb3_ppo_variants.kl`, shapes ``(batch, ...)``, likewise."""
     old_parameters: tuple[th.Tensor, ...]
@@ -124,7 +120,7 @@ class Batch:
 
 FIELDS = frozenset(Batch.__annotations__)
 # What is known only of distributions with a known KL.
-OF_DISTRIBUTIONS = frozenset({"kl", "reverse_kl", "jensen_shannon", "renyi", "parameters", "old_parameters"})
+OF_DISTRIBUTIONS = frozenset({"kl", "reverse_kl", "parameters", "old_parameters"})
 
 
 class Objective(ABC):

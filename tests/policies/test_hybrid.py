@@ -14,7 +14,7 @@ from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
 from helpers import FORCE, KICK, NESTED
 from sb3_ppo_variants import ArgumentError
 from sb3_ppo_variants.hybrid import HybridDistribution
-from sb3_ppo_variants.kl import MissingKLError, divergences_of
+from sb3_ppo_variants.kl import divergences_of
 from sb3_ppo_variants.layout import HybridLayout, parts_of
 from sb3_ppo_variants.policies.masked import MaskableHybridDistribution
 
@@ -107,12 +107,10 @@ def test_divergences_add() -> None:
     assert (forward - backward).abs().min() > 0.01
     th.testing.assert_close(divergences.kl(p, q), forward)
     th.testing.assert_close(divergences.reverse_kl(p, q), backward)
-    with pytest.raises(MissingKLError, match="with 5 parts is not known: it is not the sum over parts"):
-        divergences.jensen_shannon(p, q)
 
 
 def test_divergences_are_expectations() -> None:
-    """The KL is E_old[log old - log new], and a Renyi divergence log E_new[(old / new)^a] / (a - 1)."""
+    """The KL is E_old[log old - log new]."""
     n, layout, outputs = 200_000, HybridLayout(PARTS), th.linspace(-0.3, 0.3, N_OUTPUTS)
     old, new = (
         HybridDistribution(layout).proba_distribution((sign * outputs).expand(n, -1), th.full((3,), log_std))
@@ -128,8 +126,6 @@ def test_divergences_are_expectations() -> None:
     assert divergences.kl(p, q).item() == pytest.approx(kl, abs=0.006)
     assert divergences.reverse_kl(p, q).item() == pytest.approx(reverse, abs=0.006)
     assert abs(kl - reverse) > 0.03
-    renyi = ((old.log_prob(drawn_new) - new.log_prob(drawn_new)) * 0.5).exp().mean().log().item() / (0.5 - 1)
-    assert divergences.renyi(p, q, 0.5).item() == pytest.approx(renyi, abs=0.006)
 
 
 COUNTED = {"1": ("0", 1), "3": ("0", [0, 2])}
@@ -157,8 +153,6 @@ def test_parts_count_only_with_their_outcomes() -> None:
     parameters = divergences.parameters(old), divergences.parameters(new)
     th.testing.assert_close(divergences.kl(*parameters), kl)
     th.testing.assert_close(divergences.reverse_kl(*parameters), reverse)
-    with pytest.raises(MissingKLError, match="with only_if is not known"):
-        divergences.renyi(*parameters, 0.5)
 
 
 def test_outcomes_have_the_numbers_of_the_space() -> None:
