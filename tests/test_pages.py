@@ -19,7 +19,7 @@ PAGES = sorted([*(DOCS / "objectives").glob("*.md"), DOCS / "paper_to_code.md", 
 INTERNALS = [
     *PAGES,
     *sorted((DOCS / "howto").glob("*.md")),
-    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "testing", "native", "upstream")),
+    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "native", "upstream")),
 ]
 PACKAGE = Path(sb3_ppo_variants.__file__).parent
 # Where SB3's files are.
