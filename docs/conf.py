@@ -38,6 +38,7 @@ myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True

@@ -14,7 +14,10 @@ from sphinx.util.typing import stringify_annotation
 from sb3_ppo_variants import PPOClip, variants
 from sb3_ppo_variants.ppo import PPOBase
 
-ALGORITHMS = [getattr(variants, name) for name in variants.__all__]
+ALGORITHMS = {
+    algorithm: dict(signature(algorithm).parameters)
+    for algorithm in (getattr(variants, name) for name in variants.__all__)
+}
 MEANING = re.compile(r"^:param (\w+): (.*?)\n(?=:|\n|\Z)", re.MULTILINE | re.DOTALL)
 # What the docstrings say to readers who see a single class.
 ELSEWHERE = re.compile(r"^(Arguments that are not listed here|The arguments) are those of [^\n]*\n", re.MULTILINE)
@@ -23,10 +26,9 @@ HEAD = [".. list-table::", "   :header-rows: 1", "   :widths: 23 20 10 47", "   
 
 def arguments(algorithm: type[PPOBase]) -> dict[str, Parameter]:
     """Return the arguments that only this class has, or has with its own default; those of all for the base class."""
-    given = {each: dict(signature(each).parameters) for each in ALGORITHMS}
-    first, *others = given.values()
+    first, *others = ALGORITHMS.values()
     shared = {name: first[name] for name in first if all(first[name] == other.get(name) for other in others)}
-    return shared if algorithm is PPOBase else {k: v for k, v in given[algorithm].items() if k not in shared}
+    return shared if algorithm is PPOBase else {k: v for k, v in ALGORITHMS[algorithm].items() if k not in shared}
 
 
 def type_of(argument: Parameter) -> str:
