@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx_copybutton",
     "sphinx_design",
+    "signatures",
 ]
 exclude_patterns = ["_build", "_generated", "notebooks"]
 
@@ -37,8 +38,10 @@ myst_fence_as_directive = ["math"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
-maximum_signature_line_length = 100
+autodoc_preserve_defaults = True
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+python_use_unqualified_type_names = True
 
 # Formulas are rendered at build time, so that browsers need no scripts, network or fonts.
 html_math_renderer = "svg"

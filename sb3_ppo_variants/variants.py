@@ -74,7 +74,7 @@ class PPOClip(PPOBase):
         separately; ``None`` updates both together, as SB3 does
     :param stop: ends an update early, instead of ``target_kl``: :class:`~sb3_ppo_variants.ApproximateKL`,
         :class:`~sb3_ppo_variants.ExactKL` or :class:`~sb3_ppo_variants.RatioDeviation`; ``None`` uses the
-        rule of the objective, and only those of :class:`PPOCustom` may have one
+        rule of the objective, and only those of :class:`~sb3_ppo_variants.PPOCustom` may have one
     :param value_loss: the value loss, instead of ``clip_range_vf``: :class:`~sb3_ppo_variants.SquaredError` (which
         ``None`` means), :class:`~sb3_ppo_variants.ClippedError`, :class:`~sb3_ppo_variants.Huber`, or your own
         :class:`~sb3_ppo_variants.ValueLoss`

@@ -1,7 +1,9 @@
 """Everything that the pages name exists: modules and objects, files, members of classes, and what is in a file."""
 
 import re
+from collections import Counter
 from importlib import import_module
+from inspect import getdoc, signature
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -17,7 +19,7 @@ PAGES = sorted([*(DOCS / "objectives").glob("*.md"), DOCS / "paper_to_code.md", 
 INTERNALS = [
     *PAGES,
     *sorted((DOCS / "howto").glob("*.md")),
-    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "testing", "native", "upstream")),
+    *(DOCS / f"{n}.md" for n in ("architecture", "trust", "native", "upstream")),
 ]
 PACKAGE = Path(sb3_ppo_variants.__file__).parent
 # Where SB3's files are.
@@ -86,6 +88,21 @@ def test_every_guarantee_says_how_to_check_it() -> None:
         assert command, section.partition("\n")[0]
         files = re.findall(r"tests/[\w/]+\.py", command[1])
         assert files and [file for file in files if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("name", ["PPOClip", "PPOAdaptiveKL", "PPOFixedKL", "PPOUnclipped", "PPOCustom"])
+def test_the_reference_has_each_argument_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS)
+    algorithm, base = getattr(sb3_ppo_variants, name), resolve_name("sb3_ppo_variants.ppo:PPOBase")
+    rows: Counter[tuple[str, ...]] = Counter()
+    for part in (base, algorithm):
+        lines = (getdoc(part) or "").split("\n")
+        import_module("signatures").put_tables(None, "class", name, part, None, lines)
+        assert not [line for line in lines if ":param" in line]
+        rows += Counter(re.findall(r"- ``(\w+)``\n +- ``.+``\n +- (.*)\n +- .", "\n".join(lines)))
+    given = signature(algorithm).parameters.values()
+    assert rows == {(each.name, "" if each.default is each.empty else f"``{each.default!r}``"): 1 for each in given}
 
 
 @pytest.mark.sampled(2)
