@@ -3,12 +3,12 @@
 import re
 import sys
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 
-from docutils.nodes import SkipNode, document, entry, math, math_block, row, table, tbody, thead
+from docutils.nodes import document, entry, row, table, tbody, thead
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
-from ziamath import Latex
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
@@ -25,6 +25,7 @@ version = release = sb3_ppo_variants.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
     "sphinx_copybutton",
     "sphinx_design",
     "signatures",
@@ -43,13 +44,16 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True
 
-# Formulas are rendered at build time, so that browsers need no scripts, network or fonts.
-html_math_renderer = "svg"
+# Formulas are drawn by MathJax: one script, a part of the site, so that browsers need no network or fonts.
+MATHJAX = files("sphinx-mathjax-offline") / "static" / "mathjax" / "tex-svg.js"
+mathjax_path = MATHJAX.name
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = "sb3_ppo_variants"
-html_static_path = ["_static"]
+html_static_path = ["_static", str(MATHJAX)]
+templates_path = ["_templates"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
 html_theme_options = {
     "source_repository": "https://github.com/sb3-ppo-variants/sb3_ppo_variants/",
@@ -71,36 +75,6 @@ def leave_out_missing_files(app: Sphinx, page: str, source: list[str]) -> None:
     folder = (DOCS / page).parent
     if page.endswith("/report"):
         source[0] = LINKS.sub(lambda found: found[0] if (folder / found[1]).exists() else "", source[0])
-
-
-TAG = re.compile(r"\\tag\{(.*?)\}")
-SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)"')
-
-
-def drawn(formula: str, inline: bool) -> str:
-    """Render a formula as an SVG image in the colour, size and baseline of the surrounding text."""
-    points = 14
-    source = formula.strip()
-    made = Latex(source, size=points, inline=inline, color="currentColor", title=source, margin=0)
-    width, height, shift = (number / points for number in (*made.getsize(), made.getyofst()))
-    style = f"width: {width:.3f}em; height: {height:.3f}em; vertical-align: {shift:.3f}em"
-    return SIZE.sub(f'class="formula" role="img" style="{style}"', made.svg(), count=1)
-
-
-def visit_math(self: HTML5Translator, node: math) -> None:
-    """Write an inline formula."""
-    self.body.append(drawn(node.astext(), inline=True))
-    raise SkipNode
-
-
-def visit_math_block(self: HTML5Translator, node: math_block) -> None:
-    r"""Write a displayed formula, with the number from its ``\tag`` on the right."""
-    formula = node.astext()
-    self.body.append(self.starttag(node, "div", CLASS="math"))
-    self.body.append(f'<div class="scrolling">{drawn(TAG.sub("", formula), inline=False)}</div>')
-    self.body += [f'<span class="eqno">({number})</span>' for number in TAG.findall(formula)]
-    self.body.append("</div>")
-    raise SkipNode
 
 
 # In a long name, and not within a tag.
@@ -144,7 +118,6 @@ def write_records(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Register the parts above; called by Sphinx."""
-    app.add_html_math_renderer("svg", (visit_math, None), (visit_math_block, None))
     app.set_translator("html", Translator)
     app.connect("doctree-resolved", name_columns)
     app.connect("source-read", leave_out_missing_files)

@@ -1,7 +1,8 @@
-"""Measures the built site in Chromium without a window, and lists tables and lines of code that are cut off.
+"""Measures the built site in Chromium without a window, and lists tables, code and formulas that are cut off.
 
 ``make docs-look`` builds the site and runs this. Chromium loads each page in a frame as wide as a screen, and a script
-compares the width of what each table or block of code contains with the width that is visible.
+compares the width of what the page and each table or block of code contain with the width that is visible. Of a formula
+that is not drawn, nothing is visible.
 """
 
 import html
@@ -30,8 +31,11 @@ async function measure(page, width) {
   frame.style.cssText = `border: 0; width: ${width}px; height: 900px`;
   document.body.append(frame);
   await new Promise((resolve) => { frame.onload = resolve; frame.src = "/" + page; });
-  for (const box of frame.contentDocument.querySelectorAll("article .table-wrapper, article pre, article .math")) {
-    const hidden = box.scrollWidth - box.clientWidth;
+  await frame.contentWindow.MathJax?.startup.promise;
+  const undrawn = ".math:not(:has(mjx-container)), .math:has(merror)";
+  const boxes = `.content, article .table-wrapper, article pre, ${undrawn}`;
+  for (const box of frame.contentDocument.querySelectorAll(boxes)) {
+    const hidden = box.scrollWidth - (box.matches(undrawn) ? 0 : box.clientWidth);
     if (hidden > 1) found.push([page, width, box.innerText.trim().slice(0, 60), hidden]);
   }
   frame.remove();
@@ -47,7 +51,7 @@ async function measure(page, width) {
 
 
 class Cut(NamedTuple):
-    """A table or a block of code of which some pixels are hidden on the right."""
+    """A part of a page of which some pixels are hidden on the right."""
 
     page: str
     width: int
