@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from benchmarks.figures.bandit import adapt, ascent, kl, learn, update, value_and_slope
-from benchmarks.figures.look import CLIP, FIXED, PLAIN, below, picture, shades
+from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, below, picture, shades
 from sb3_ppo_variants.objectives import AdaptiveKL, Clipped, KLPenalized, Objective, Unclipped
 from sb3_ppo_variants.objectives.surrogates import TOLERANCE
 
@@ -89,4 +89,4 @@ def adaptive(file: Path) -> None:
 
 def _target(axes: Axes, desired_kl: float) -> None:
     """Draw the band of KLs in which β does not change."""
-    axes.axhspan(desired_kl / TOLERANCE, desired_kl * TOLERANCE, color="#2c8c57", alpha=0.16, linewidth=0)
+    axes.axhspan(desired_kl / TOLERANCE, desired_kl * TOLERANCE, color=ADAPTIVE, alpha=0.16, linewidth=0)

@@ -195,9 +195,10 @@ def gradients(file: Path) -> None:
                 slopes = by_ratio(objective, ratio, advantage, UNLIKELY)[1]
                 axes.plot(ratio, slopes, color=color, linewidth=1.8, label=f"$A = {advantage:g}$")
             axes.set(xlim=(0, 4), ylim=(-3.2, 3.2))
-            axes.set_title(label, fontsize=10)
+            axes.set_title(label)
         for axes in grid[-1]:
             axes.set_xlabel("$r$")
         for axes in grid[:-1].ravel():
             axes.set_xticklabels([])
+        grid[0, 0].get_figure().supylabel(r"derivative in $\log r$", fontsize="medium")
         below(grid[0, 0], columns=2)

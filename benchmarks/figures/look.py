@@ -13,29 +13,22 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-# Pictures are drawn to files, without a window. The same data always give the same files.
-matplotlib.use("agg")
+from sb3_ppo_variants.compare.plots import COLORS, WIDTH
+
+# Beyond the style of reports, whose pictures have text of the same size.
 STYLE: Any = {
-    "svg.hashsalt": "sb3_ppo_variants",
     "mathtext.fontset": "cm",
-    "font.size": 11,
-    "axes.titlesize": 12,
+    "axes.titlesize": "medium",
     "axes.titlelocation": "left",
     "axes.edgecolor": "0.35",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "0.92",
-    "axes.axisbelow": True,
-    "axes.prop_cycle": cycler(color=["#1f6fb4"]),
+    "axes.prop_cycle": cycler(color=COLORS),
     "xtick.color": "0.25",
     "ytick.color": "0.25",
     "lines.linewidth": 2.2,
     "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "legend.fontsize": 11,
 }
-PLAIN, CLIP, FIXED, ADAPTIVE = "#8a8f98", "#1f6fb4", "#d1661d", "#2c8c57"
+PLAIN = "#8a8f98"
+CLIP, FIXED, ADAPTIVE = COLORS[:3]
 
 
 def shades(palette: str, number: int) -> Sequence[str]:
@@ -51,7 +44,7 @@ def picture(
     with matplotlib.rc_context(STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         figure, grid = pyplot.subplots(
-            rows, columns, figsize=(8.6, height), squeeze=False, layout=layout, sharey=sharey
+            rows, columns, figsize=(WIDTH, height), squeeze=False, layout=layout, sharey=sharey
         )
         yield grid
         figure.savefig(file, facecolor="white", metadata={"Date": None})

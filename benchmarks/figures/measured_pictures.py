@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.ticker import EngFormatter
 
 from benchmarks.figures import interpolation
 from benchmarks.figures.look import CLIP, PLAIN, picture, shades
@@ -38,9 +39,9 @@ def _along(file: Path, drawn: dict[str, tuple[str, str, str]], data: Path) -> No
     with picture(file, columns=1, height=4.3) as grid:
         axes = grid[0, 0]
         for name, (label, color, line) in drawn.items():
-            lines = np.array([each["values"][name] for each in found["lines"]])
-            axes.plot(found["factors"], lines.T, color=color, linewidth=0.7, alpha=0.4)
-            axes.plot(found["factors"], lines.mean(axis=0), color=color, linestyle=line, label=label)
+            x, lines = found["factors"], np.array([each["values"][name] for each in found["lines"]])
+            axes.fill_between(x, lines.min(axis=0), lines.max(axis=0), color=color, alpha=0.13, linewidth=0)
+            axes.plot(x, lines.mean(axis=0), color=color, linestyle=line, label=label)
         axes.axvline(1, color="0.75", linewidth=1, zorder=0)
         axes.set(
             xlim=(0, 2), ylim=(-0.03, 0.11), xlabel="linear interpolation factor: 0 is the old policy, 1 the updated"
@@ -74,7 +75,7 @@ def learned(file: Path, labels: Sequence[str], colors: Sequence[str], data: Path
             axes.fill_between(steps, found.low, found.high, color=color, alpha=0.13, linewidth=0)
         # Without a limit, the mean and its interval go far beyond.
         axes.set(xlabel="environment steps", ylabel="mean normalised score", xlim=(0, steps[-1]), ylim=(-0.4, 0.9))
-        axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:g}k")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 
 
@@ -107,6 +108,7 @@ def faster(file: Path, data: Path = SPEEDS) -> None:
         bars = axes.barh([*WORKLOADS.values()], middle, xerr=[middle - low, high - middle], color=CLIP, height=0.6)
         axes.bar_label(bars, [f"{ratio:.1f}x" for ratio in middle], padding=6)
         axes.axvline(1, color=PLAIN, linewidth=1.5)
+        axes.text(1.1, 1, "SB3's PPO", transform=axes.get_xaxis_transform())
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set(xlim=(0, 1.1 * high.max()), xlabel="training speed over that of SB3's PPO with the same settings")

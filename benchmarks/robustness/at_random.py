@@ -12,7 +12,7 @@ from scipy.stats import permutation_test, spearmanr
 
 from benchmarks.robustness.candidates import N_RANDOM
 from benchmarks.robustness.scores import estimate, is_of_search, say_better, screened, sensitivity
-from sb3_ppo_variants.compare.plots import COLORS, drawing
+from sb3_ppo_variants.compare.plots import COLORS, WIDTH, drawing
 from sb3_ppo_variants.compare.report import write_table
 from sb3_ppo_variants.compare.statistics import ALPHA, Difference, holm
 
@@ -140,8 +140,8 @@ def partial_correlations(values: np.ndarray, scores: np.ndarray) -> tuple[np.nda
 def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
     """Draw scores of random configurations, of the best of some, and by the size of updates, for each environment."""
     envs = sorted(frame["env"].unique())
-    names = ("share of configurations with more", "score of the best", "score")
-    with drawing(file, len(envs), len(names), (11.0, 0.8 + 2.6 * len(envs))) as grid:
+    names = ("share with a higher score", "score of the best", "score")
+    with drawing(file, len(envs), len(names), (WIDTH, 0.8 + 2.0 * len(envs))) as grid:
         for (share, best, size), env in zip(grid, envs, strict=True):
             runs = frame[frame["env"] == env]
             for (candidate, settings), color in zip(screened(runs).items(), COLORS, strict=False):
@@ -153,7 +153,6 @@ def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
                 size.plot(own["kl"], own["scaled"], ".", color=color)
             for axes, name in zip((share, best, size), names, strict=True):
                 axes.set_ylabel(name)
-                axes.grid(alpha=0.3)
             share.set_title(env)
             size.set_xscale("log")
         for axes, name in zip(grid[-1], ("score", "configurations tried", "median KL of an update"), strict=True):

@@ -9,9 +9,9 @@ from textwrap import fill
 import matplotlib
 import numpy as np
 import pandas as pd
-import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import statistics
@@ -23,10 +23,14 @@ from sb3_ppo_variants.compare.statistics import Estimate
 Look = Values
 # Pictures are drawn to files, without a window. The same records always give the same files.
 matplotlib.use("agg")
-matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42})
-# Twelve colours and five line styles have no common divisor, so that sixty settings look different.
-COLORS = [*seaborn.color_palette("tab10"), (0.0, 0.0, 0.5), (1.0, 0.8, 0.0)]
-LINES = ["solid", "dashed", "dotted", "dashdot", (0, (6, 1, 1, 1, 1, 1))]
+matplotlib.rcParams.update({"svg.hashsalt": "sb3_ppo_variants", "pdf.fonttype": 42, "legend.frameon": False})
+matplotlib.rcParams.update({"axes.grid": True, "grid.color": "0.92", "axes.axisbelow": True})
+matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+# Those of Okabe and Ito, which do not depend on how one sees colours. Each line style takes its turn with all of them.
+COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]
+LINES = ["solid", (0, (4, 1.5)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (6, 1.5, 1, 1.5, 1, 1.5))]
+# Bands of more settings would hide one another.
+MOST_BANDS = len(COLORS)
 # That of all pictures, in inches, so that text has the same size in all.
 WIDTH = 8.0
 # Vector formats that are written besides PNG, for use in papers.
@@ -43,13 +47,10 @@ QUANTITIES = {
 
 def looks(comparison: Comparison) -> dict[str, Look]:
     """Choose the colour and the line style of each setting of a comparison, and what it is called."""
-    styles = dict(
-        zip(sorted(comparison.labels, key=order), zip(cycle(COLORS), cycle(LINES), strict=False), strict=False)
-    )
+    styles = zip(sorted(comparison.labels, key=order), cycle(product(LINES, COLORS)), strict=False)
     return {
         label: {"color": color, "linestyle": line, "label": escape_label(comparison.show(label))}
-        for label in comparison.labels
-        for color, line in [styles[label]]
+        for label, (line, color) in styles
     }
 
 
@@ -68,27 +69,26 @@ def drawing(
         rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
     )
     yield grid
-    handles, labels = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()
-    if handles:
-        # The legend is below the figure, so the picture grows with it, however many and long the names are.
-        columns = max(1, int(100 / (max(map(len, labels)) + 8)))
-        figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), frameon=False, ncols=columns)
-    for axes in grid.ravel():
-        axes.grid(alpha=0.3)
-    seaborn.despine(figure)
+    lines = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()[0]
+    if lines and grid.size <= 2:
+        # From the curve that ends highest to the one that ends lowest.
+        lines.sort(key=lambda line: -line.get_ydata()[-1])
+        figure.legend(handles=lines, loc="outside right upper")
+    elif lines:
+        # Below the figure, so the picture grows with it, however many there are.
+        figure.legend(handles=lines, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=2)
     figure.savefig(file, dpi=130, bbox_inches="tight")
     for suffix, metadata in VECTOR.items():
         figure.savefig(file.with_suffix(suffix), bbox_inches="tight", metadata=metadata)
     pyplot.close(figure)
 
 
-def draw_band(axes: Axes, x: np.ndarray, found: Estimate, seeds: np.ndarray, look: Look) -> None:
-    """Draw the curve of a setting with its interval, or if there is none, with a thin line for each seed."""
+def draw_band(axes: Axes, x: np.ndarray, found: Estimate, seeds: np.ndarray, look: Look, banded: bool) -> None:
+    """Draw a setting's mean, and if it is ``banded``, the interval, or if there is none, the range of the seeds."""
     axes.plot(x, found.value, **look)
-    if found.is_certain:
-        axes.fill_between(x, found.low, found.high, color=look["color"], alpha=0.15, linewidth=0)
-    elif len(seeds) > 1:
-        axes.plot(x, seeds.T, **{**look, "label": None}, linewidth=0.5, alpha=0.6)
+    if banded:
+        low, high = (found.low, found.high) if found.is_certain else (seeds.min(axis=0), seeds.max(axis=0))
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def draw_means(comparison: Comparison, file: Path) -> None:
@@ -131,11 +131,11 @@ def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
     with drawing(file) as [[axes]]:
         for label, look in looks(comparison).items():
             if (found := mean_curve(comparison, env, label)) is not None:
-                steps, mean, seeds = found
-                draw_band(axes, steps, mean, seeds, look)
+                draw_band(axes, *found, look, len(comparison.labels) <= MOST_BANDS)
         if env in (random := comparison.random_scores):
             axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
         axes.set(xlabel="environment steps", ylabel="return of an episode", title=env)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def draw_efficiency(comparison: Comparison, file: Path) -> None:
@@ -147,8 +147,8 @@ def draw_efficiency(comparison: Comparison, file: Path) -> None:
             mean, seeds = statistics.estimate(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
-            draw_band(by_steps, 100 * shares, mean, seeds, look[label])
-            draw_band(by_time, shares * seconds / 60, mean, seeds, look[label])
+            for axes, x in ((by_steps, 100 * shares), (by_time, shares * seconds / 60)):
+                draw_band(axes, x, mean, seeds, look[label], len(curves) <= MOST_BANDS)
         by_steps.set(xlabel="% of the environment steps", ylabel="mean normalised score")
         by_time.set_xlabel("minutes of a run, mean")
 
@@ -160,10 +160,10 @@ def list_quantities(comparison: Comparison) -> list[str]:
 
 
 def draw_training(comparison: Comparison, file: Path) -> None:
-    """Draw the values that updates logged, with a row for each quantity and a column for each environment."""
+    """Draw the values that updates logged, with a row for each environment."""
     names, envs = list_quantities(comparison), comparison.envs
-    with drawing(file, len(names), len(envs), (2.9 * len(envs) + 0.6, 2.0 * len(names) + 0.4)) as grid:
-        for (row, name), (column, env) in product(enumerate(names), enumerate(envs)):
+    with drawing(file, len(envs), len(names), (WIDTH, 1.9 * len(envs) + 0.6)) as grid:
+        for (row, env), (column, name) in product(enumerate(envs), enumerate(names)):
             axes = grid[row, column]
             for label, look in looks(comparison).items():
                 # At this size, intervals would hide one another.
@@ -174,8 +174,8 @@ def draw_training(comparison: Comparison, file: Path) -> None:
                     axes.plot(steps, mean, **look, linewidth=1.2)
             if name in ("kl", "kl_coef") and any(np.any(np.asarray(drawn.get_ydata()) > 0) for drawn in axes.lines):
                 axes.set_yscale("log")
-        for column, env in enumerate(envs):
-            grid[0, column].set_title(env, fontsize="medium")
-            grid[-1, column].set_xlabel("environment steps", fontsize="small")
-        for row, name in enumerate(names):
-            grid[row, 0].set_ylabel(QUANTITIES[name], fontsize="small")
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.locator_params(axis="x", nbins=3)
+            axes.set_title(QUANTITIES[name] * (row == 0), fontsize="medium")
+            axes.set_ylabel(env.rpartition(":")[2] * (column == 0))
+        axes.figure.supxlabel("environment steps", fontsize="medium")

@@ -63,15 +63,15 @@ def test_the_comparisons_of_the_package_are_listed(capsys: pytest.CaptureFixture
     assert listed[0].endswith("Two Atari games, for 10 million steps.")
 
 
-def compare_without_seaborn() -> None:
-    for name in ["seaborn", *sys.modules]:
-        if name.partition(".")[0] == "seaborn":
+def compare_without_markdown() -> None:
+    for name in ["markdown_it", *sys.modules]:
+        if name.partition(".")[0] == "markdown_it":
             sys.modules[name] = None  # type: ignore[assignment]
     run_module("sb3_ppo_variants", "compare", "--timesteps", "64", "--out", "out")
 
 
 def test_a_package_for_the_report_is_missed_before_the_first_run(tmp_path: Path) -> None:
-    result = ended(compare_without_seaborn, folder=tmp_path)
+    result = ended(compare_without_markdown, folder=tmp_path)
     assert "needs more packages" in result.stderr.splitlines()[-1]
     assert result.returncode == 1 and not list(tmp_path.iterdir())
 

@@ -220,17 +220,35 @@ def test_every_environment_has_its_own_picture(tmp_path: Path) -> None:
     assert len(files) == len(set(files)) == 4 and all((tmp_path / file).exists() for file in files)
 
 
-@pytest.mark.parametrize(("seeds", "lines", "bands"), [(3, 4, 0), (4, 1, 1)])
-def test_a_curve_without_an_interval_has_a_line_for_each_seed(
-    seeds: int, lines: int, bands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_up_to_thirty_settings_look_different() -> None:
+    looks = plots.looks(Comparison([record(f"ppo_clip clip_range={i}", "A-v0", 0, 1.0) for i in range(30)]))
+    assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 30
+
+
+def test_the_legend_is_sorted_as_the_curves_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyplot, "close", lambda _: None)
+    with plots.drawing(tmp_path / "x.png") as [[axes]]:
+        for name, values in {"falls": [3, 1], "stays": [2, 2], "rises": [1, 3]}.items():
+            axes.plot(values, label=name)
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["rises", "stays", "falls"]
+    monkeypatch.undo()
+    pyplot.close(axes.figure)
+
+
+@pytest.mark.parametrize(("seeds", "banded"), [(3, True), (4, True), (4, False)])
+def test_a_curve_without_an_interval_has_the_range_of_the_seeds(
+    seeds: int, banded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyplot, "close", lambda _: None)
     curves = np.random.default_rng(0).normal(size=(seeds, 1, 5))
     with plots.drawing(tmp_path / "x.png") as [[axes]]:
         label = "$x_$"
         look = plots.looks(Comparison([record(label, "A-v0", 0, 1.0)]))[label]
-        plots.draw_band(axes, np.arange(5), statistics.estimate(curves), curves.mean(axis=1), look)
-    assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+        plots.draw_band(axes, np.arange(5), statistics.estimate(curves), curves[:, 0], look, banded)
+    assert (len(axes.lines), len(axes.collections)) == (1, banded)
+    if seeds == 3:
+        ends = axes.collections[0].get_paths()[0].get_extents()
+        assert (ends.y0, ends.y1) == pytest.approx((curves.min(), curves.max()))
     assert np.allclose(axes.lines[0].get_ydata(), curves.mean(axis=(0, 1)))
     # Matplotlib shows an escaped dollar as a dollar, and does not make a formula of it.
     (name,) = axes.figure.legends[0].get_texts()
