@@ -1,10 +1,6 @@
 // Draws the page "Explorer": filters, learning curves, and the numbers of a selection of the records in runs.js.
 "use strict";
 
-const COLORS = ["#1f6fb4", "#d1661d", "#2c8c57", "#c2417c", "#7a5bd0", "#b8860b", "#17a2b8", "#e0433a", "#6b8e23",
-  "#9c5a3c", "#ab47bc", "#00a08a", "#5c6bc0", "#e58fb0"];
-// With a number of lines that has no divisor in common with that of colours, seventy settings look different.
-const DASHES = ["none", "7 3", "2 3", "8 3 2 3", "12 3 2 3 2 3"];
 const WIDTH = 380;
 const HEIGHT = 250;
 const EDGE = { left: 48, right: 10, top: 8, bottom: 24 };
@@ -31,8 +27,7 @@ const short = (steps) =>
 function looksOf() {
   const all = select(RECORDS, { ...NO_LIMITS, experiment: selection.experiment });
   const settings = [...new Set(all.map(({ setting }) => setting))].filter((setting) => setting !== RECORDS.random);
-  const looks = new Map(settings.map((setting, index) =>
-    [setting, { stroke: COLORS[index % COLORS.length], "stroke-dasharray": DASHES[index % DASHES.length] }]));
+  const looks = new Map(settings.map((setting, index) => [setting, lookOf(index)]));
   return looks.set(RECORDS.random, { class: "random", "stroke-dasharray": "3 3" });
 }
 
@@ -77,8 +72,15 @@ function makeReset() {
 
 // Curves
 
+// Brings a setting to the front, with its interval and its seeds, or none.
+function emphasise(chosen) {
+  place.classList.toggle("emphasised", chosen !== null);
+  for (const node of place.querySelectorAll("[data-setting]"))
+    node.classList.toggle("chosen", node.dataset.setting === chosen);
+}
+
 function makeLegend(groups, looks) {
-  const settings = [...looks.keys()].filter((setting) => groups.some((group) => group.setting === setting));
+  const settings = sortByScore(groups);
   return make("div", { class: "legend", role: "group", "aria-label": "Settings" }, ...settings.map((setting, index) => {
     const box = make("input", { type: "checkbox", autocomplete: "off", id: `explorer-setting-${index}` });
     box.checked = !selection.hide.includes(setting);
@@ -87,23 +89,21 @@ function makeLegend(groups, looks) {
     }));
     const line = make("svg", { viewBox: "0 0 30 6", "aria-hidden": "true" },
       make("path", { d: "M0 3L30 3", ...looks.get(setting) }));
-    const label = make("label", {}, box, line, make("span", {}, setting));
-    const emphasise = (on) => {
-      place.classList.toggle("emphasised", on);
-      for (const node of place.querySelectorAll(".panels g[data-setting]"))
-        node.classList.toggle("chosen", on && node.dataset.setting === setting);
-    };
-    for (const event of ["pointerenter", "focusin"]) label.addEventListener(event, () => emphasise(true));
-    for (const event of ["pointerleave", "focusout"]) label.addEventListener(event, () => emphasise(false));
+    const label = make("label", { "data-setting": setting }, box, line, make("span", {}, setting));
+    for (const event of ["pointerenter", "focusin"]) label.addEventListener(event, () => emphasise(setting));
+    for (const event of ["pointerleave", "focusout"]) label.addEventListener(event, () => emphasise(null));
     return label;
   }));
 }
 
-// The range of the means, and as much of the intervals and seeds as keeps them readable.
+// Intervals of more settings would hide one another.
+const areMany = (curves) => curves.length > COLORS.length + 1;
+
+// The range of the means, and as much of the intervals as keeps them readable.
 function rangeOf(curves) {
   const means = curves.flatMap(({ points }) => points.map((point) => point[1]));
-  const others = curves.flatMap(({ points, seeds }) =>
-    [...points.flatMap((point) => point.slice(2)), ...seeds.flat()]).filter((value) => value !== null);
+  const bands = areMany(curves) ? [] : curves.flatMap(({ points }) => points.flatMap((point) => point.slice(2)));
+  const others = bands.filter((end) => end !== null);
   const [low, high] = [Math.min(...means), Math.max(...means)];
   const room = (high - low || Math.abs(high) || 1) * 0.3;
   return [Math.max(Math.min(low, ...others), low - room), Math.min(Math.max(high, ...others), high + room)];
@@ -113,12 +113,10 @@ function makePanel(groups, looks, index) {
   const random = groups.filter(({ setting }) => setting === RECORDS.random);
   const curves = groups.filter((group) => !random.includes(group)).map((group) => {
     const points = curveOf(group, RECORDS.factors);
-    // Seeds are drawn where they are too few for an interval.
-    const few = points.every((point) => point[2] === null) && group.runs.length > 1;
-    return { group, points, seeds: few ? group.runs.map((run) => run[3].slice(-points.length)) : [] };
+    return { group, points, seeds: group.runs.map((run) => run[3].slice(-points.length)).filter((seed) => seed.length) };
   });
   const level = random.flatMap(scoresOf)[0];
-  const flat = level === undefined ? [] : [{ points: [[0, level]], seeds: [] }];
+  const flat = level === undefined ? [] : [{ points: [[0, level, null, null]] }];
   const farthest = Math.max(...curves.map(({ group }) => group.steps));
   const [low, high] = rangeOf([...curves, ...flat]);
   const margin = (high - low || Math.abs(high) || 1) * 0.04;
@@ -170,15 +168,16 @@ function makePanel(groups, looks, index) {
   const cursor = make("line", { y1: EDGE.top, y2: HEIGHT - EDGE.bottom, class: "cursor", visibility: "hidden" });
   svg.append(drawn, cursor);
   const output = make("output", {});
-  readOut(svg, curves, { cursor, output, x, farthest });
-  return make("figure", {}, make("figcaption", {}, make("strong", {}, env), ` ${protocols}`), svg, output);
+  readOut(svg, curves, { cursor, output, x, y, farthest });
+  return make("figure", { class: areMany(groups) ? "many" : "" }, make("figcaption", {}, make("strong", {}, env), ` ${protocols}`), svg, output);
 }
 
 // Shows the numbers at the pointer, or at the place that arrow keys choose.
-function readOut(svg, curves, { cursor, output, x, farthest }) {
+function readOut(svg, curves, { cursor, output, x, y, farthest }) {
   const number = Math.max(...curves.map(({ group }) => Math.max(...group.runs.map((run) => run[3].length))));
   let chosen = number - 1;
-  const show = (index) => {
+  // The curve that is nearest to the pointer comes to the front.
+  const show = (index, height) => {
     chosen = Math.min(Math.max(index, 0), number - 1);
     const steps = (farthest * (chosen + 1)) / number;
     const at = curves.flatMap(({ group, points }) => {
@@ -189,18 +188,22 @@ function readOut(svg, curves, { cursor, output, x, farthest }) {
     cursor.setAttribute("x1", x(steps));
     cursor.setAttribute("x2", x(steps));
     cursor.setAttribute("visibility", "visible");
-    const lines = at.map(([setting, numbers]) => make("li", {}, `${setting}: ${writtenEstimate(numbers)}`));
+    const away = ([, [value]]) => Math.abs(y(value) - height);
+    const lines = at.map(([setting, numbers]) =>
+      make("li", { "data-setting": setting }, `${setting}: ${writtenEstimate(numbers)}`));
     output.replaceChildren(`After ${Math.round(steps).toLocaleString("en")} steps`, make("ul", {}, ...lines));
+    if (height !== undefined && at.length) emphasise(at.reduce((one, other) => (away(other) < away(one) ? other : one))[0]);
   };
   const hide = () => {
     cursor.setAttribute("visibility", "hidden");
     output.replaceChildren();
+    emphasise(null);
   };
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const across = ((event.clientX - box.left) / box.width) * WIDTH;
     const share = (across - EDGE.left) / (WIDTH - EDGE.left - EDGE.right);
-    show(Math.round(share * number) - 1);
+    show(Math.round(share * number) - 1, ((event.clientY - box.top) / box.height) * HEIGHT);
   });
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("blur", hide);
@@ -216,14 +219,20 @@ function readOut(svg, curves, { cursor, output, x, farthest }) {
 // Numbers
 
 function makeTable(groups) {
-  const header = ["setting", "environment", "protocol", "steps", "mean score (95% interval)", "scores of the seeds"];
+  const [interval, seeds] = ["mean score (95% interval)", "scores of the seeds"];
+  const header = ["setting", "environment", "protocol", "steps", interval, seeds, "P(better)"];
   const rows = groups.map((group) => {
     const scores = scoresOf(group);
     const number = scores.length ? writtenEstimate(estimate(scores, RECORDS.factors)) : "no episode ended";
     const ofSeeds = group.runs.map(([seed, score]) => (score === null ? "none" : written(score))).join(", ");
-    return [group.setting, group.env, group.protocol, short(group.steps), number, ofSeeds];
+    const base = baselineOf(groups, group);
+    const isCompared = group !== base && group.setting !== RECORDS.random;
+    const better = isCompared ? probabilityOfBetter(scores, scoresOf(base)).toFixed(2) : "";
+    return [group.setting, group.env, group.protocol, short(group.steps), number, ofSeeds, better];
   });
-  const cells = (tag, row) => make("tr", {}, ...row.map((text) => make(tag, {}, text)));
+  // A phone shows the name of the column beside each cell but the first.
+  const cells = (tag, row) => make("tr", {}, ...row.map((text, column) =>
+    make(tag, { "data-column": column && tag === "td" ? header[column] : null }, text)));
   const table = make("table", { class: "docutils" }, make("thead", {}, cells("th", header)),
     make("tbody", {}, ...rows.map((row) => cells("td", row))));
   return make("div", { class: "table-wrapper", tabindex: 0, role: "region", "aria-label": "Scores" }, table);

@@ -5,6 +5,15 @@
 const FIRST = { experiment: "sb3-1m", env: "", protocol: "", algorithm: "", with: "", hide: [] };
 const ALL = "all";
 const NO_LIMITS = { ...FIRST, experiment: ALL };
+// As in the pictures of reports, whose lines are half as wide.
+const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+const DASHES = ["none", "8 3", "2 3", "12 3 2 3", "12 3 2 3 2 3"];
+
+// The colour and the line of the nth setting. Each line takes its turn with all colours.
+function lookOf(index) {
+  const line = DASHES[Math.floor(index / COLORS.length) % DASHES.length];
+  return { stroke: COLORS[index % COLORS.length], "stroke-dasharray": line };
+}
 
 // The selection that the part of an address after "#" stands for, which is the first one if it is empty.
 function readSelection(hash) {
@@ -64,6 +73,28 @@ function estimate(values, factors) {
 }
 
 const scoresOf = ({ runs }) => runs.map(([, score]) => score).filter((score) => score !== null);
+
+// What a group is compared with: SB3's PPO, or the first setting where there is none.
+function baselineOf(groups, { panel }) {
+  const own = groups.filter((group) => group.panel === panel);
+  return own.find(({ setting }) => setting.startsWith("sb3_ppo")) ?? own[0];
+}
+
+// The probability that one of the scores is higher than one of the others, where equal ones count half.
+const probabilityOfBetter = (scores, others) =>
+  mean(scores.flatMap((one) => others.map((other) => (one > other) + (one === other) / 2)));
+
+// The settings as their curves end, from high to low, by their mean place in the pictures that they are in.
+function sortByScore(groups) {
+  const places = {};
+  for (const panel of new Set(groups.map((group) => group.panel))) {
+    const own = groups.filter((group) => group.panel === panel && scoresOf(group).length);
+    own.sort((one, other) => mean(scoresOf(other)) - mean(scoresOf(one)));
+    own.forEach(({ setting }, place) => (places[setting] ??= []).push(place / own.length));
+  }
+  const settings = [...new Set(groups.map(({ setting }) => setting))];
+  return settings.sort((one, other) => mean(places[one] ?? [1]) - mean(places[other] ?? [1]));
+}
 
 // Points as [steps, mean, low, high], from the first at which every run has a value.
 function curveOf({ runs, steps }, factors) {

@@ -12,11 +12,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import comparing
 import numpy as np
 import pytest
 from committed import needs_records
 from javascript import STATIC, evaluate
-from scipy.stats import t
+from scipy.stats import mannwhitneyu, t
+
+from sb3_ppo_variants.compare.plots import looks
+from sb3_ppo_variants.compare.scores import Comparison
 
 pytestmark = needs_records
 ROOT = Path(__file__).parents[2]
@@ -137,6 +141,41 @@ def test_means_and_intervals_are_students(script: Path) -> None:
 def test_few_or_equal_scores_have_no_interval(script: Path) -> None:
     found = javascript("[[1, 2, 4], [1, 1, 1, 1, 1]].map((scores) => estimate(scores, RECORDS.factors))", script)
     assert found == [[pytest.approx(7 / 3), None, None], [1, None, None]]
+
+
+def test_settings_look_as_in_reports(script: Path) -> None:
+    found = javascript("[...Array(30).keys()].map(lookOf)", script)
+    comparison = Comparison([comparing.record(f"ppo_clip clip_range={index}", "A-v0", 0, 1.0) for index in range(30)])
+    for own, look in zip(found, looks(comparison).values(), strict=True):
+        dashes = [] if look["linestyle"] == "solid" else look["linestyle"][1]
+        width = 2
+        assert own["stroke"] == look["color"]
+        assert own["stroke-dasharray"] == (" ".join(f"{width * each:g}" for each in dashes) or "none")
+
+
+def test_settings_are_listed_as_their_curves_end(script: Path) -> None:
+    records = raw(RESULTS / "table1-text.jsonl.gz")
+    of_hopper = [record for record in records if record["env"] == "Hopper-v5"]
+    labels = {run["label"] for run in of_hopper}
+    means = {label: fmean(run["score"] for run in of_hopper if run["label"] == label) for label in labels}
+    found = javascript('sortByScore(select(RECORDS, {...FIRST, experiment: "table1-text", env: "Hopper-v5"}))', script)
+    assert found == sorted(means, key=means.__getitem__, reverse=True)
+    # Over several pictures, the mean place decides.
+    whole = javascript('sortByScore(select(RECORDS, {...FIRST, experiment: "table1-text"}))', script)
+    assert sorted(whole) == sorted(means) and whole[0] == "sb3_ppo protocol=sb3" and whole[-1] == "random policy"
+
+
+def test_the_probability_of_better_scores_is_that_of_mann_and_whitney(script: Path) -> None:
+    records = raw(RESULTS / "table1-text.jsonl.gz")
+    own, base = (
+        [r["score"] for r in records if (r["label"], r["env"]) == (label, "Hopper-v5")]
+        for label in ("ppo_clip clip_range=0.1", "sb3_ppo protocol=sb3")
+    )
+    expected = mannwhitneyu([*own, 1.0], [*base, 1.0]).statistic / (len(own) + 1) / (len(base) + 1)
+    assert javascript(f"probabilityOfBetter([...{own}, 1], [...{base}, 1])", script) == pytest.approx(expected)
+    select = 'select(RECORDS, {...FIRST, experiment: "table1-text", env: "Hopper-v5"})'
+    baseline = f"((groups) => scoresOf(baselineOf(groups, groups.at(-1))))({select})"
+    assert sorted(javascript(baseline, script)) == sorted(base)
 
 
 def test_an_address_keeps_the_selection(script: Path) -> None:
