@@ -12,7 +12,8 @@ from sb3_ppo_variants import PPOFixedKL
 def main(timesteps: int) -> None:
     for kl_coef in (0.3, 1.0, 3.0, 10.0):
         env = make_vec_env("CartPole-v1", n_envs=8, seed=1)
-        model = PPOFixedKL("MlpPolicy", env, n_steps=128, kl_coef=kl_coef, seed=1, device="cpu").learn(timesteps)
+        model = PPOFixedKL("MlpPolicy", env, n_steps=128, kl_coef=kl_coef, seed=1, device="cpu")
+        model.learn(timesteps, progress_bar=True)
         kl = model.logger.name_to_value["train/kl"]
         reward, _ = evaluate_policy(model, env, n_eval_episodes=10)
         print(f"beta {kl_coef:4g}  KL of the last update {kl:.5f}  reward {np.mean(reward):.0f}")

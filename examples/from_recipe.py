@@ -41,8 +41,9 @@ def main() -> None:
     seconds = time.perf_counter() - start
     if current("auto").rank > 0:
         return  # Rank 0 has saved the model of all.
-    returns = evaluate(made, folder, options.episodes)
     print(f"{model.num_timesteps} steps in {seconds:.0f} s; saved in {folder}")
+    print(f"The model plays {options.episodes} episodes, or fewer with --episodes.", flush=True)
+    returns = evaluate(made, folder, options.episodes)
     print(f"Mean reward of the saved model: {returns.mean():.1f} +- {returns.std():.1f} over {len(returns)} episodes")
 
 

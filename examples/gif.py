@@ -25,7 +25,7 @@ def main(timesteps: int, steps: int, out: str) -> None:
     env = make_vec_env("CartPole-v1", n_envs=8, seed=1)
     model = PPOAdaptiveKL("MlpPolicy", env, n_steps=128, desired_kl=0.01, seed=1)
     before = play(model, steps)
-    pairs = zip(before, play(model.learn(timesteps), steps), strict=True)
+    pairs = zip(before, play(model.learn(timesteps, progress_bar=True), steps), strict=True)
     frames = [Image.fromarray(np.hstack(pair)[100:]).resize((600, 150)).quantize(16) for pair in pairs]
     frames[0].save(out, save_all=True, append_images=frames[1:], duration=40, loop=0)
     print(f"{len(frames)} frames in {out}")

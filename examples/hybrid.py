@@ -25,7 +25,7 @@ def main(timesteps: int) -> None:
     model = PPOClip(
         "MlpPolicy", env, 3e-3, n_steps=128, batch_size=256, gamma=0.9, ent_coef=0.01, seed=1, policy_kwargs=parts
     )
-    model.learn(timesteps)
+    model.learn(timesteps, progress_bar=True)
     mean, _ = evaluate_policy(model, make_vec_env(ENV, n_envs=8, seed=2), n_eval_episodes=100)
     print(f"mean return after {timesteps} steps: {mean:.2f}, at best 1.45 on average")
 

@@ -27,7 +27,7 @@ def main(timesteps: int) -> None:
         "MaskableMlpPolicy", env, 1e-3, n_steps=128, batch_size=256, gamma=1.0, desired_kl=0.01, seed=1
     )
     before = cost(model)
-    model.learn(timesteps)
+    model.learn(timesteps, progress_bar=True)
     print(f"mean cost of a schedule before training {before:.3f}, after {timesteps} steps {cost(model):.3f}")
 
 

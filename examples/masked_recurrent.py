@@ -27,7 +27,7 @@ def main(timesteps: int) -> None:
         seed=1,
         policy_kwargs={"lstm_hidden_size": 32, "memory": "gru"},
     )
-    model.learn(timesteps)
+    model.learn(timesteps, progress_bar=True)
     new = make_vec_env(ENV, n_envs=8, seed=2)
     mean, _ = evaluate_policy(WithMasks(model, new), new, n_eval_episodes=100)
     print(f"share of right actions after {timesteps} steps: {mean:.2f}")

@@ -11,7 +11,7 @@ from sb3_ppo_variants import recipes
 def main(timesteps: int) -> None:
     made = recipes.recipe("ppo_adaptive_kl", "examples.environments:CartPoleNoVel-v1")
     folder = "runs/recurrent"
-    recipes.train(made, folder, seed=1, timesteps=timesteps)
+    recipes.train(made, folder, seed=1, timesteps=timesteps, progress_bar=True)
     returns = recipes.evaluate(made, folder, episodes=20)
     print(f"mean reward after {timesteps} steps: {returns.mean():.0f} of 500")
 

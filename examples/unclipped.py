@@ -13,7 +13,7 @@ def main(timesteps: int) -> None:
     for variant in (PPOClip, PPOUnclipped):
         env = make_vec_env("Pendulum-v1", n_envs=4, seed=1)
         model = variant("MlpPolicy", env, learning_rate=1e-3, n_steps=256, gamma=0.9, seed=1, device="cpu")
-        model.learn(timesteps)
+        model.learn(timesteps, progress_bar=True)
         reward, _ = evaluate_policy(model, env, n_eval_episodes=20)
         kl = model.logger.name_to_value["train/kl"]
         print(f"{variant.__name__:13}  KL of the last update {kl:.4f}  reward {np.mean(reward):.0f}")

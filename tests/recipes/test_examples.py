@@ -43,6 +43,8 @@ def run(name: str, folder: Path, *options: str) -> str:
 def test_example(name: str, tmp_path: Path) -> None:
     output = run(name, tmp_path)
     assert output
+    if name == "from_recipe":
+        assert output.index("with --episodes") < output.index("Mean reward of the saved model")
     if name == "clip":
         assert "Mean reward of the model loaded from runs/cartpole" in output
         assert (tmp_path / "runs/cartpole/model.zip").exists()
