@@ -178,6 +178,12 @@ class Conditions:
         return {name: value for name, value in described.items() if value is not None or name not in ONLY_GIVEN}
 
 
+def say_conditions(conditions: Values) -> str:
+    """Say under which protocol runs are made, if any, and what was changed in it."""
+    protocol = conditions.get("protocol") and f"protocol {conditions['protocol']}"
+    return ", ".join(filter(None, [protocol, conditions.get("switched")]))
+
+
 @dataclass(frozen=True)
 class Config:
     """A comparison: the texts of its settings, for :func:`read_setting`, and the rest."""
@@ -220,6 +226,9 @@ class Run:
     conditions: Values
     # Hyperparameters of the comparison that the algorithm does not use.
     unused: Sequence[str] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.label}, {self.env}, seed {self.seed}"
 
     @property
     def identity(self) -> Values:

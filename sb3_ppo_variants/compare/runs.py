@@ -10,14 +10,15 @@ import shutil
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import cast
 
 import numpy as np
@@ -26,15 +27,17 @@ import torch as th
 from filelock import FileLock
 from joblib import Parallel, cpu_count, delayed, parallel_config, register_parallel_backend
 from joblib.externals.loky.process_executor import BrokenProcessPool
+from rich import get_console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from stable_baselines3.common.vec_env import VecEnv
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.callbacks import set_reads
 from sb3_ppo_variants.collector import Reads
 from sb3_ppo_variants.compare import records
-from sb3_ppo_variants.compare.plan import Run
+from sb3_ppo_variants.compare.plan import Run, say_conditions
 from sb3_ppo_variants.compare.records import LAST, SPANS, Record
 from sb3_ppo_variants.envs.masks import own_space, random_actions
 from sb3_ppo_variants.envs.subproc import limit_cores
@@ -50,16 +53,22 @@ RECORDED_VALUES = (
 )  # fmt: skip
 # The subfolder of --out for the checkpoints of --resume-every.
 TO_RESUME = "to-resume"
+# The seconds between two looks at the runs in progress, in a terminal and elsewhere, where each look prints lines.
+LOOK, PRINT = 1.0, 60.0
 Work = Callable[[Run], Record]
 
 
 class RunLog(Episodes):
-    """Keeps the episodes of a run, the values that it logs, and the wall-clock and CPU seconds that it takes."""
+    """Keeps the episodes of a run, the values that it logs, and the wall-clock and CPU seconds that it takes.
+
+    :param file: where to write how far the run is, for :func:`following`; on a cluster, its folder may not exist
+    """
 
     remembered = ("ends", "returns", "_logged", "_spent")
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
         super().__init__()
+        self._file, self._due = file, 0.0
         self._logged: list[dict[str, float]] = []
         self._spent = [0.0, 0.0]
         self._on_training_start()
@@ -81,8 +90,18 @@ class RunLog(Episodes):
         values = {name: self.logger.name_to_value.get(f"train/{name}") for name in RECORDED_VALUES}
         if known := {name: float(value) for name, value in values.items() if value is not None}:
             self._logged.append({"step": self.num_timesteps, **known})
+        self.tell(self.num_timesteps, self.num_timesteps / self.model._total_timesteps)
 
     _on_training_end = _on_rollout_start
+
+    def tell(self, steps: int, share: float) -> None:
+        """Write what share of the run is done to its file, its pace and its last returns, at most once a second."""
+        if self._file is not None and time.perf_counter() >= self._due:
+            returned = f"mean return {np.mean(self.returns[-LAST:]):.4g}" if self.returns else "no episode has ended"
+            # A full disk is no reason to end a run.
+            with suppress(OSError):
+                self._file.write_text(f"{share} {steps / max(self.seconds()[0], 0.01):,.0f} steps/s, {returned}")
+            self._due = time.perf_counter() + LOOK
 
     def result(self, steps: int) -> Record:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""
@@ -114,6 +133,7 @@ def perform(
     tensorboard: Path | None = None,
     fast_envs: bool = False,
     cores: int = 1,
+    progress: Path | None = None,
 ) -> Record:
     """Execute a run and return its record. If the run raises an error, the record contains the traceback.
 
@@ -121,10 +141,11 @@ def perform(
     :param to_resume: folder for the checkpoints from which a run continues, needed if its conditions ask for them
     :param tensorboard: folder in which each run gets a folder for its TensorBoard logs
     :param cores: number of cores that the fastest environments may use
+    :param progress: folder in which a file of the run's name says how far it is
     """
     # Compute with one thread everywhere, because the way sums are split over threads changes their rounding.
     th.set_num_threads(1)
-    log = RunLog()
+    log = RunLog(progress and progress / run.name)
     try:
         with threadpool_limits(limits=1), limit_cores(cores), quiet():
             made = run.recipe(fast_envs)
@@ -184,6 +205,7 @@ def _act_randomly(run: Run, made: Recipe, log: RunLog) -> Record:
         steps += 1
         *_, infos = env.step(random_actions(env, space))
         log.note(steps, infos)
+        log.tell(steps, len(log.returns) / LAST)
     env.close()
     return {**log.result(steps), "numerics": records.numerics(None), "vec_env": type(env.unwrapped).__name__}
 
@@ -317,16 +339,21 @@ def _dask(address: str | None, jobs: int | None) -> Iterator[Pool]:
 
 
 def find_missing(options: argparse.Namespace, planned: Sequence[Run]) -> list[Run]:
-    """Show the plan and its progress, and check the missing runs."""
+    """Show the plan, and check the missing runs."""
     found = records.read(*filter(Path.is_dir, [options.out / records.FOLDER]))
     status = {record["name"]: record["status"] for record in found}
     missing = [run for run in planned if status.get(run.name) != "finished"]
     trainings = [run for run in planned if run.algorithm]
-    shown = {"settings": "{.label}", "environments": "{.env}", "seeds": "{.seed}", "steps of a run": "{.timesteps:,}"}
-    for name, form in shown.items():
-        print(f"{name}: {'; '.join(dict.fromkeys(map(form.format, trainings)))}")
+    forms = {"setting": "{.label}", "environment": "{.env}", "seed": "{.seed}"}
+    shown = {name: [*dict.fromkeys(map(form.format, trainings))] for name, form in forms.items()}
+    if len(conditions := {records.digest(run.conditions): run.conditions for run in trainings}) > 1:
+        shown["condition"] = [say_conditions(each) or "no protocol" for each in conditions.values()]
+    for name, values in shown.items():
+        print(f"{name}s: {'; '.join(values)}")
+    print(f"steps of a run: {'; '.join(dict.fromkeys(f'{run.timesteps:,}' for run in trainings))}")
+    factors = " x ".join(f"{len(values)} {name}{'s' * (len(values) > 1)}" for name, values in shown.items())
     print(
-        f"{len(planned)} runs, {len(planned) - len(trainings)} of them of the random policy: "
+        f"{factors} = {len(trainings)} runs, and {len(planned) - len(trainings)} of the random policy: "
         f"{len(planned) - len(missing)} are finished, {len(missing)} to make, "
         f"{sum(status.get(run.name) == 'failed' for run in missing)} of which failed before"
     )
@@ -339,6 +366,45 @@ def find_missing(options: argparse.Namespace, planned: Sequence[Run]) -> list[Ru
     return missing
 
 
+@contextmanager
+def following(folder: Path, waiting: Mapping[str, Run]) -> Iterator[None]:
+    """Show how far those of the waiting runs are that have a file in a folder.
+
+    In a terminal, each has a line that moves. Elsewhere, each prints a line every minute.
+    """
+    name = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+    columns = name, BarColumn(10), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.fields[says]}")
+    console, ended = get_console(), Event()
+    moves = console.is_interactive
+    bars = Progress(*columns, console=console, refresh_per_second=1, transient=True, disable=not moves, expand=True)
+    whole = bars.add_task("all runs", total=len(waiting), says="")
+    of = {name: bars.add_task(str(run), total=1, says="", visible=False) for name, run in waiting.items()}
+
+    def follow() -> None:
+        while not ended.wait(LOOK if moves else PRINT):
+            shares = []
+            for file in folder.iterdir():
+                share, _, says = file.read_text().partition(" ")
+                # It is empty while it is written.
+                if says and (run := waiting.get(file.name)):
+                    shares.append(min(float(share), 1))
+                    bars.update(of[run.name], completed=shares[-1], says=says, visible=True)
+                    if not moves:
+                        print(f"{run}: {shares[-1]:.0%}, {says}", flush=True)
+            for name in of.keys() - waiting.keys():
+                bars.update(of[name], visible=False)
+            bars.update(whole, completed=len(of) - len(waiting) + sum(shares))
+
+    thread = Thread(target=follow, daemon=True)
+    with bars:
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
 def make(options: argparse.Namespace, missing: list[Run]) -> int:
     """Make the missing runs, record each when it ends, and return how many failed."""
     out, tensorboard, failed = options.out.absolute(), options.tensorboard and options.tensorboard.absolute(), 0
@@ -347,12 +413,15 @@ def make(options: argparse.Namespace, missing: list[Run]) -> int:
     for left in (out / records.FOLDER).glob("*.tmp"):
         left.unlink()  # A command that was killed left it.
     folders = {"checkpoints": out / "checkpoints" if options.checkpoints else None, "to_resume": out / TO_RESUME}
+    waiting = {run.name: run for run in missing}
     with (
         FileLock(out / ".lock", timeout=0),
+        TemporaryDirectory(prefix="sb3_ppo_variants-", ignore_cleanup_errors=True) as progress,
         connect(options.backend, options.address, options.jobs) as pool,
-        tqdm(total=len(missing), unit="run", disable=None) as bar,
+        following(Path(progress), waiting),
     ):
-        work = partial(perform, **folders, tensorboard=tensorboard, fast_envs=options.fast_envs, cores=pool.cores)
+        of_all = {"tensorboard": tensorboard, "fast_envs": options.fast_envs, "cores": pool.cores}
+        work = partial(perform, **folders, **of_all, progress=Path(progress))
         # Closing the generator ends the workers, even if this process is interrupted.
         with closing(make_records(missing, work, pool)) as made:
             for number, record in enumerate(made, start=1):
@@ -363,7 +432,5 @@ def make(options: argparse.Namespace, missing: list[Run]) -> int:
                     result = f"failed: {record['error'].strip().splitlines()[-1]}"
                 else:
                     shutil.rmtree(out / TO_RESUME / record["name"], ignore_errors=True)
-                of_run = f"{record['label']}, {record['env']}, seed {record['seed']}"
-                bar.write(f"{number}/{len(missing)} {of_run}: {result}")
-                bar.update()
+                print(f"{number}/{len(missing)} {waiting.pop(record['name'])}: {result}", flush=True)
     return failed

@@ -12,7 +12,7 @@ import pandas as pd
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import ALGORITHM_PATHS, BASELINE, statistics
-from sb3_ppo_variants.compare.plan import own_protocol
+from sb3_ppo_variants.compare.plan import own_protocol, say_conditions
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.errors import ArgumentError
 
@@ -41,10 +41,8 @@ class Comparison:
         self.labels = sorted({record["label"] for record in self.records}, key=order)
         self.envs = sorted({record["env"] for record in self.records})
         own = {record["label"] for record in self.own}
-        # The preset or the environments, the protocol, and what was changed in it, in words.
-        protocol = self.conditions.get("protocol") and f"protocol {self.conditions['protocol']}"
         what = self.conditions["preset"] or ", ".join(self.envs) or "No finished run"
-        self.title = ", ".join(filter(None, [what, protocol, self.conditions.get("switched")]))
+        self.title = ", ".join(filter(None, [what, say_conditions(self.conditions)]))
         # The setting that the others are compared with: SB3's PPO, whatever its arguments.
         self.baseline = next((label for label in self.labels if label.split(" ")[0] == BASELINE), BASELINE)
         self.added = [label for label in self.labels if label not in own]

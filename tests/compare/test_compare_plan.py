@@ -344,5 +344,14 @@ def test_the_plan_is_shown(dry_run: Compare) -> None:
     settings = ["--algos", "ppo_clip", "--algos", "sb3_a2c", "--envs", "Acrobot-v1", "--envs", ENV]
     shown = dry_run(*settings, "--timesteps", "64", "-p", "batch_size=32")
     assert "settings: ppo_clip; sb3_a2c\nenvironments: Acrobot-v1; CartPole-v1\nseeds: 0; 1; 2\n" in shown
-    assert "14 runs, 2 of them of the random policy: 0 are finished, 14 to make" in shown
+    said = "2 settings x 2 environments x 3 seeds = 12 runs, and 2 of the random policy: 0 are finished, 14 to make"
+    assert said in shown
     assert "sb3_a2c in CartPole-v1 does not use batch_size" in shown
+
+
+def test_the_plan_names_conditions(dry_run: Compare, tmp_path: Path) -> None:
+    both = "{protocol: text, entry: mujoco}, {protocol: sb3, entry: mujoco, switched: no clipping}"
+    (tmp_path / "mine.yml").write_text(f"settings: [ppo_clip]\nseeds: 1\nconditions: [{both}]\n")
+    shown = dry_run("--config", str(tmp_path / "mine.yml"), "--envs", "Pendulum-v1")
+    assert "\nconditions: protocol text; protocol sb3, no clipping\n" in shown
+    assert "1 setting x 1 environment x 1 seed x 2 conditions = 2 runs, and 2 of the random policy: " in shown

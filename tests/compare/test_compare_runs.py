@@ -2,25 +2,29 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from comparing import ALGOS, SHORT, InProcess, Lost, compare, contents, files, written
 from filelock import FileLock
+from rich.console import Console
 
 from sb3_ppo_variants import PPOClip
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import records, runs
 from sb3_ppo_variants.compare.plan import Conditions, Run, make_plan, read_setting
-from sb3_ppo_variants.compare.records import LAST, decimals, trailing_means
-from sb3_ppo_variants.compare.runs import Pool, RunLog, connect, make_records
+from sb3_ppo_variants.compare.records import LAST, RANDOM, decimals, trailing_means
+from sb3_ppo_variants.compare.runs import Pool, RunLog, connect, following, make_records
 from sb3_ppo_variants.recipes import Episodes, build, recipe
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -93,7 +97,7 @@ def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys
     (tmp_path / "second" / "records").mkdir(parents=True)
     exported.rename(tmp_path / "second" / "records" / exported.name)
     assert compare(tmp_path / "second", "--seeds", "2") == 0
-    assert "5 runs, 1 of them of the random policy: 3 are finished, 2 to make" in capsys.readouterr().out
+    assert " = 4 runs, and 1 of the random policy: 3 are finished, 2 to make" in capsys.readouterr().out
     found = written(tmp_path / "second")
     assert len(found) == 5 and packed.items() <= found.items() and len(files(tmp_path / "second")) == 2
 
@@ -147,6 +151,50 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_two_commands_do_not_share_a_folder(tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(SystemExit, match=r"in use by another command"):
         compare(tmp_path)
+
+
+# Progress
+
+
+def test_a_run_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LOOK", 0.0)
+    episodes, somewhere = Episodes(), RunLog(tmp_path / "run")
+    # The folder of another machine does not exist here.
+    model = build(recipe("ppo_clip", "CartPole-v1"), seed=0)
+    model.learn(1024, [episodes, somewhere, RunLog(tmp_path / "elsewhere" / "run")])
+    share, said = (tmp_path / "run").read_text().split(" ", 1)
+    assert float(share) == model.num_timesteps / 1024
+    assert re.fullmatch(rf"[\d,]+ steps/s, mean return {np.mean(episodes.returns[-100:]):.4g}", said)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_runs_in_progress_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runs, "PRINT", 0.01)
+    assert compare(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for label in (RANDOM, "ppo_clip", "ppo_unclipped"):
+        run = f"{label}, CartPole-v1, seed 0: "
+        *moving, last = [line for line in lines if run in line]
+        assert "/3 " in last and moving
+        assert all(re.fullmatch(rf"{run}\d+%, [\d,]+ steps/s, (no episode.*|mean return [\d.]+)", e) for e in moving)
+
+
+def test_runs_in_progress_have_lines_that_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LOOK", 0.01)
+    terminal = Console(file=StringIO(), width=90, force_terminal=True, force_interactive=True, color_system=None)
+    monkeypatch.setattr(runs, "get_console", lambda: terminal)
+    planned = make_plan([read_setting("ppo_clip:n_epochs=5")], ["CartPole-v1"], 2, [Conditions()])
+    waiting = {run.name: run for run in planned if run.algorithm}
+    for share, name in zip((0.25, 0.5), waiting, strict=True):
+        (tmp_path / name).write_text(f"{share} 123 steps/s")
+    with following(tmp_path, waiting):
+        text = lambda: terminal.file.getvalue()  # type: ignore[attr-defined]  # noqa: E731
+        while "seed 1" not in text():
+            time.sleep(0.01)
+    assert re.search(r"ppo_clip n_epochs=5, CartPole-v1, seed 1 .* 50% .* 123 steps/s", text())
+    assert re.search(r"all runs .* 38% ", text())
 
 
 # Processes and clusters
