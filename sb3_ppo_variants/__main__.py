@@ -40,7 +40,7 @@ def compare(options: argparse.Namespace) -> int:
         if options.dry_run:
             return 0
         failed = runs.make(options, missing) if missing else 0
-        report.write_report(options.out, records.read(options.out / records.FOLDER))
+        report.write_report(options.out, records.read(options.out / records.FOLDER), config=options.config)
     except Timeout:
         raise SystemExit(f"--out {options.out} is in use by another command") from None
     except KeyboardInterrupt:
@@ -95,7 +95,8 @@ def report(options: argparse.Namespace) -> int:
     if options.export is not None:
         records.pack(found, options.export)
         print(f"Records: {options.export}")
-    report.write_report(options.out, found, options.baseline, options.add, options.names)
+    given = (options.baseline, options.add, options.names, options.config, options.paper)
+    report.write_report(options.out, found, *given)
     return 0
 
 
@@ -108,6 +109,8 @@ REPORT: Options = {
         ("--add", {**SEVERAL, "default": [], "metavar": "LABEL=PATH"}, "also include runs recorded elsewhere: a folder "
          "from the RL Zoo, or a csv file from CleanRL"),
         ("--names", {**SEVERAL, "default": [], "metavar": "SETTING=NAME"}, "what settings are called in the report"),
+        ("--config", {"metavar": "FILE"}, "take names from this file of a comparison, too"),
+        ("--paper", TRUE, "also write tables and figures for LaTeX, paper.tex, and the tests of all pairs, tests.csv"),
         ("--export", {"type": Path, "metavar": "FILE"}, "also pack the records into a .jsonl.gz file"),
     ],
 }  # fmt: skip

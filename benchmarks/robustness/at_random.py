@@ -141,7 +141,7 @@ def draw_at_random(frame: pd.DataFrame, file: Path) -> None:
     """Draw scores of random configurations, of the best of some, and by the size of updates, for each environment."""
     envs = sorted(frame["env"].unique())
     names = ("share with a higher score", "score of the best", "score")
-    with drawing(file, len(envs), len(names), (WIDTH, 0.8 + 2.0 * len(envs))) as grid:
+    with drawing(file, len(envs), len(names), (WIDTH, 0.8 + 2.0 * len(envs)), sharex="col") as grid:
         for (share, best, size), env in zip(grid, envs, strict=True):
             runs = frame[frame["env"] == env]
             for (candidate, settings), color in zip(screened(runs).items(), COLORS, strict=False):

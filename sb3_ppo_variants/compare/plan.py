@@ -6,6 +6,7 @@ A comparison in a file has these keys, all of which may be missing::
     settings: [ppo_clip, "ppo_fixed_kl:kl_coef=1", sb3_ppo]
     envs: [CartPole-v1]
     seeds: 3
+    names: {ppo_clip: Clipped (ours)}
     conditions: {timesteps: 50000, normalize: true, parameters: {n_steps: 512}}
 
 The ``conditions`` are fields of :class:`Conditions`. If they are a list, settings are compared under each of them.
@@ -17,7 +18,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -192,6 +193,8 @@ class Config:
     envs: Sequence[str] = ("CartPole-v1",)
     seeds: int = 3
     conditions: Sequence[Conditions] = (Conditions(),)
+    # By the label of a setting, what a report calls it.
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_config(name: str) -> Config:
@@ -204,7 +207,11 @@ def read_config(name: str) -> Config:
             if not (isinstance(found[key], list) and found[key] and all(isinstance(text, str) for text in found[key])):
                 raise ValueError(f"{key} must be a list of texts, not {found[key]!r}")
         listed = shared if isinstance(shared, list) else [shared]
-        return Config(**found, conditions=[Conditions(preset, **each) for each in listed])
+        found["names"] = {read_setting(text).label: str(called) for text, called in found.get("names", {}).items()}
+        config = Config(**found, conditions=[Conditions(preset, **each) for each in listed])
+        if unknown := config.names.keys() - {read_setting(text).label for text in config.settings}:
+            raise ValueError(f"names has {min(unknown)}, which is not one of the settings")
+        return config
     except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         names = ", ".join(PRESETS)
         raise ArgumentError(f"--config {name} is neither {names} nor a YAML file of a comparison: {error}") from error

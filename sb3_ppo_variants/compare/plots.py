@@ -1,10 +1,12 @@
 """Pictures of a comparison, each as PNG, SVG and PDF."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle, product
+from itertools import cycle, permutations, product
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -35,6 +37,8 @@ MOST_BANDS = len(COLORS)
 WIDTH = 8.0
 # Vector formats that are written besides PNG, for use in papers.
 VECTOR = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+# Of so many settings, the picture of all pairs has room for intervals.
+MOST_INTERVALS = 8
 # The logged values to draw, with their names in the picture.
 QUANTITIES = {
     "kl": "KL(old || new)",
@@ -62,12 +66,10 @@ def escape_label(label: str) -> str:
 
 @contextmanager
 def drawing(
-    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (WIDTH, 4.4), sharey: bool = False
+    file: Path, rows: int = 1, columns: int = 1, size: tuple[float, float] = (WIDTH, 4.4), **sharing: Any
 ) -> Iterator[np.ndarray]:
     """Yield a grid of axes, and save their picture with a legend to files at the end of the context."""
-    figure, grid = pyplot.subplots(
-        rows, columns, figsize=size, layout="constrained", squeeze=False, sharex="col", sharey=sharey
-    )
+    figure, grid = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **sharing)
     yield grid
     lines = max(grid.ravel(), key=lambda axes: len(axes.lines)).get_legend_handles_labels()[0]
     if lines and grid.size <= 2:
@@ -126,16 +128,45 @@ def mean_curve(comparison: Comparison, env: str, label: str) -> tuple[np.ndarray
     return steps[known], statistics.estimate(curves[:, None, known]), curves[:, known]
 
 
-def draw_curves(comparison: Comparison, env: str, file: Path) -> None:
-    """Draw the learning curves in an environment."""
-    with drawing(file) as [[axes]]:
-        for label, look in looks(comparison).items():
-            if (found := mean_curve(comparison, env, label)) is not None:
-                draw_band(axes, *found, look, len(comparison.labels) <= MOST_BANDS)
-        if env in (random := comparison.random_scores):
-            axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
-        axes.set(xlabel="environment steps", ylabel="return of an episode", title=env)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+def draw_curves(comparison: Comparison, envs: Sequence[str], file: Path) -> None:
+    """Draw the learning curves in some environments."""
+    columns = min(math.ceil(math.sqrt(len(envs))), 4)
+    rows = math.ceil(len(envs) / columns)
+    with drawing(file, rows, columns, (WIDTH, 4.4 if rows == 1 else 2.2 * rows)) as grid:
+        for axes in grid.ravel()[len(envs) :]:
+            axes.set_axis_off()
+        for axes, env in zip(grid.ravel(), envs, strict=False):
+            for label, look in looks(comparison).items():
+                if (found := mean_curve(comparison, env, label)) is not None:
+                    draw_band(axes, *found, look, len(comparison.labels) <= MOST_BANDS)
+            if env in (random := comparison.random_scores):
+                axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
+            axes.set_title(env)
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        for axes in grid.ravel()[: len(envs)][-columns:]:
+            axes.set_xlabel("environment steps")
+        for axes in grid[:, 0]:
+            axes.set_ylabel("return of an episode")
+
+
+def draw_probabilities(comparison: Comparison, file: Path) -> None:
+    """Draw for each pair of settings the probability that a run of one, in a row, is better than one of the other."""
+    arrays, look = comparison.arrays, looks(comparison)
+    shares = np.full([len(arrays)] * 2, 0.5)
+    with drawing(file, size=(WIDTH, 0.8 + 0.42 * len(arrays))) as [[axes]]:
+        for (row, own), (column, other) in permutations(enumerate(arrays.values()), 2):
+            found = statistics.probability_of_improvement(own, other)
+            shares[row, column] = found.value
+            # In smaller cells, there is no room for intervals.
+            said = f"{found.value:.2f}" if len(arrays) > MOST_INTERVALS else str(found).replace(" (", "\n(")
+            font = {"fontsize": min(8, 110 / len(arrays)), "color": "w" if abs(found.value - 0.5) > 0.35 else "k"}
+            axes.text(column, row, said, ha="center", va="center", **font)
+        axes.imshow(shares, vmin=0, vmax=1, cmap="RdBu", aspect="auto")
+        axes.grid(False)
+        names = [f"{fill(look[label]['label'], 40)}  {number}" for number, label in enumerate(arrays, start=1)]
+        axes.set_yticks(range(len(arrays)), names)
+        axes.set_xticks(range(len(arrays)), range(1, len(arrays) + 1))
+        axes.set_title("P(row is better than column)")
 
 
 def draw_efficiency(comparison: Comparison, file: Path) -> None:
@@ -162,7 +193,7 @@ def list_quantities(comparison: Comparison) -> list[str]:
 def draw_training(comparison: Comparison, file: Path) -> None:
     """Draw the values that updates logged, with a row for each environment."""
     names, envs = list_quantities(comparison), comparison.envs
-    with drawing(file, len(envs), len(names), (WIDTH, 1.9 * len(envs) + 0.6)) as grid:
+    with drawing(file, len(envs), len(names), (WIDTH, 1.9 * len(envs) + 0.6), sharex="col") as grid:
         for (row, env), (column, name) in product(enumerate(envs), enumerate(names)):
             axes = grid[row, column]
             for label, look in looks(comparison).items():

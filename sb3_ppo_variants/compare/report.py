@@ -4,9 +4,7 @@ import base64
 import json
 import math
 import re
-import textwrap
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,7 +17,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 
 from sb3_ppo_variants.arguments import Values
 from sb3_ppo_variants.compare import plots, records, statistics
-from sb3_ppo_variants.compare.plan import read_setting
+from sb3_ppo_variants.compare.plan import read_config, read_setting
 from sb3_ppo_variants.compare.records import LAST, RANDOM, Record
 from sb3_ppo_variants.compare.scores import Comparison, comparisons
 from sb3_ppo_variants.compare.statistics import MARGIN
@@ -48,12 +46,16 @@ def write_report(
     baseline: str | None = None,
     add: Sequence[str] = (),
     names: Sequence[str] = (),
+    config: str | None = None,
+    paper: bool = False,
 ) -> None:
     """Write the files of a report.
 
     :param baseline: the setting that the others are compared with; ``None`` for SB3's PPO
     :param add: runs that were recorded elsewhere, as ``LABEL=PATH``
     :param names: what settings are called, as ``SETTING=NAME``
+    :param config: a comparison in a file that says so too, for :func:`read_config`
+    :param paper: whether to write tables and figures for LaTeX too, and the tests of all pairs
     """
     compared = comparisons([*found, *records.read_beside(add, found)])
     labels = {label for each in compared for label in each.labels}
@@ -65,32 +67,27 @@ def write_report(
         return label
 
     baseline = baseline and find("--baseline", baseline)
-    given = dict(each.rpartition("=")[::2] for each in names)
-    shown = {find("--names", setting): name for setting, name in given.items()}
+    shown = {} if config is None else {**read_config(config).names}
+    shown |= {find("--names", setting): name for setting, _, name in (each.rpartition("=") for each in names)}
     for comparison in compared:
         comparison.names = shown
     pictures = out / PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
 
-    def draw(title: str, name: str, function: Callable[..., None], comparison: Comparison, *arguments: str) -> str:
+    def draw(name: str, function: Callable[..., None], comparison: Comparison, *arguments: object) -> str:
         named = re.sub(r"[^\w-]", "_", name)
         file = pictures / f"{comparison.name}-{named}.png"
         function(comparison, *arguments, file)
-        return f"![{title}]({PICTURES}/{file.name})"
+        return f"{PICTURES}/{file.name}"
 
     def embed(source: re.Match[str]) -> str:
         return f'src="data:image/png;base64,{base64.b64encode((out / unquote(source[1])).read_bytes()).decode()}"'
 
-    TEMPLATES.filters |= {"table": write_table, "escape": escape, "as_code": partial(textwrap.indent, prefix="    ")}
-    functions = (
-        count, summarize, say_verdict, say_seeds, tabulate_overview, tabulate_ranks, tabulate_differences,
-        tabulate_scores, tabulate_speed, tabulate_hyperparameters,
-    )  # fmt: skip
-    text = TEMPLATES.get_template("report.md.j2").render(
-        {function.__name__: function for function in functions}, comparisons=compared, baseline=baseline, draw=draw,
-        last=LAST, plots=plots, statistics=statistics, CONTENTS=CONTENTS,
-    )  # fmt: skip
-    text = add_contents(text)
+    TEMPLATES.filters |= {"table": write_table, "escape": escape}
+    # Templates call the functions of this module.
+    given = {"comparisons": compared, "baseline": baseline, "draw": draw, "plots": plots, "LAST": LAST}
+    context = {**globals(), **given}
+    text = add_contents(TEMPLATES.get_template("report.md.j2").render(context))
     body = re.sub(rf'src="({PICTURES}/[^"]+)"', embed, MARKDOWN.render(text))
     frames = [each.table.assign(comparison=each.name) for each in compared]
     contents = {
@@ -98,6 +95,14 @@ def write_report(
         out / "report.html": TEMPLATES.get_template("report.html.j2").render(body=body),
         out / "scores.csv": pd.concat(frames).to_csv(index=False) if frames else "",
     }
+    if paper:
+        contents[out / "paper.tex"] = TEMPLATES.get_template("paper.tex.j2").render(context)
+        tests = {
+            (each.title, name, label): tabulate_differences(part, label)
+            for each in compared for name, part in each.parts.items() for label in part.arrays
+        }  # fmt: skip
+        frame = pd.concat(tests, names=["comparison", "environment", "other", "setting"]) if tests else pd.DataFrame()
+        contents[out / "tests.csv"] = frame.to_csv()
     for file, content in contents.items():
         write_atomically(file, content.encode())
     print(f"Report: {', '.join(map(str, contents))}")
@@ -235,10 +240,10 @@ def say_too_few(seeds: Sequence[int], envs: int) -> str:
     )
 
 
-def tabulate_scores(comparison: Comparison) -> pd.DataFrame:
-    """Tabulate the mean score of each setting in each environment, with the standard deviation over seeds, as text."""
+def tabulate_scores(comparison: Comparison, spread: Callable[[pd.Series], float] = pd.Series.std) -> pd.DataFrame:
+    """Tabulate the mean score of each setting in each environment, with a spread over seeds, as text."""
     scores = comparison.table.groupby(["label", "env"])["score"]
-    cells = scores.apply(format_mean, counted=not count_seeds(comparison)).unstack()
+    cells = scores.apply(format_mean, counted=not count_seeds(comparison), spread=spread).unstack()
     cells.loc[RANDOM] = pd.Series(comparison.random_scores, dtype=float).map(format_number)
     return cells.loc[[RANDOM, *comparison.labels], comparison.envs]
 
@@ -309,20 +314,6 @@ def tabulate_differences(comparison: Comparison, baseline: str) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def tabulate_speed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate the steps and the times of each setting, as means over its runs."""
-    names = {
-        "steps": "steps of a run", "steps_per_second": "steps per second", "wall_seconds": "seconds of a run",
-        "cpu_seconds": "seconds of CPU of a run",
-    }  # fmt: skip
-    # Runs that were recorded elsewhere may have no times.
-    settings = frame.dropna(subset="wall_seconds").groupby("label", sort=False)
-    means = settings[[*names]].mean().rename(columns=names).astype(object)
-    cells = means.map("{:,.0f}".format, na_action="ignore")
-    cells.insert(0, "runs", settings.size())
-    return cells
-
-
 def tabulate_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Tabulate the hyperparameters that all settings share in all environments, and those that differ."""
     rows = {
@@ -350,14 +341,19 @@ def tabulate_hyperparameters(comparison: Comparison) -> tuple[pd.DataFrame, pd.D
     )
 
 
-def format_mean(of_seeds: pd.Series, counted: bool = True) -> str:
-    """Write a mean with its standard deviation, and the number of seeds if they are ``counted``."""
+def half_of_interval(own: np.ndarray | pd.Series) -> float:
+    """Compute half the width of the 95% interval of the mean of scores, NaN if there is none."""
+    return float(np.ptp(statistics.interval(np.asarray(own).reshape(len(own), -1))) / 2)
+
+
+def format_mean(of_seeds: pd.Series, counted: bool = True, spread: Callable[[pd.Series], float] = pd.Series.std) -> str:
+    """Write a mean with a spread, unless that is NaN, and the number of seeds if they are ``counted``."""
     known = of_seeds.dropna()
     if known.empty:
         return "no episode ended"
     mean = format_number(known.mean())
-    spread = f" ± {known.std():.{len(mean.partition('.')[2])}f}" if len(known) > 1 else ""
-    return f"{mean}{spread}{f' ({len(known)})' * counted}"
+    digits, width = len(mean.partition(".")[2]), spread(known)
+    return f"{mean}{'' if math.isnan(width) else f' ± {width:.{digits}f}'}{f' ({len(known)})' * counted}"
 
 
 def format_number(value: float) -> str:

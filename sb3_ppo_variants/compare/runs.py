@@ -59,10 +59,7 @@ Work = Callable[[Run], Record]
 
 
 class RunLog(Episodes):
-    """Keeps the episodes of a run, the values that it logs, and the wall-clock and CPU seconds that it takes.
-
-    :param file: where to write how far the run is, for :func:`following`; on a cluster, its folder may not exist
-    """
+    """Keeps the episodes of a run, the values that it logs, and its seconds, and writes to a file how far it is."""
 
     remembered = ("ends", "returns", "_logged", "_spent")
 
@@ -98,7 +95,7 @@ class RunLog(Episodes):
         """Write what share of the run is done to its file, its pace and its last returns, at most once a second."""
         if self._file is not None and time.perf_counter() >= self._due:
             returned = f"mean return {np.mean(self.returns[-LAST:]):.4g}" if self.returns else "no episode has ended"
-            # A full disk is no reason to end a run.
+            # Neither a full disk nor a cluster, where there is no such folder, is a reason to end a run.
             with suppress(OSError):
                 self._file.write_text(f"{share} {steps / max(self.seconds()[0], 0.01):,.0f} steps/s, {returned}")
             self._due = time.perf_counter() + LOOK
@@ -368,10 +365,7 @@ def find_missing(options: argparse.Namespace, planned: Sequence[Run]) -> list[Ru
 
 @contextmanager
 def following(folder: Path, waiting: Mapping[str, Run]) -> Iterator[None]:
-    """Show how far those of the waiting runs are that have a file in a folder.
-
-    In a terminal, each has a line that moves. Elsewhere, each prints a line every minute.
-    """
+    """Show how far waiting runs are that have a file in a folder: in lines that move, or in new ones each minute."""
     name = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
     columns = name, BarColumn(10), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.fields[says]}")
     console, ended = get_console(), Event()
@@ -413,6 +407,7 @@ def make(options: argparse.Namespace, missing: list[Run]) -> int:
     for left in (out / records.FOLDER).glob("*.tmp"):
         left.unlink()  # A command that was killed left it.
     folders = {"checkpoints": out / "checkpoints" if options.checkpoints else None, "to_resume": out / TO_RESUME}
+    given = {**folders, "tensorboard": tensorboard, "fast_envs": options.fast_envs}
     waiting = {run.name: run for run in missing}
     with (
         FileLock(out / ".lock", timeout=0),
@@ -420,8 +415,7 @@ def make(options: argparse.Namespace, missing: list[Run]) -> int:
         connect(options.backend, options.address, options.jobs) as pool,
         following(Path(progress), waiting),
     ):
-        of_all = {"tensorboard": tensorboard, "fast_envs": options.fast_envs, "cores": pool.cores}
-        work = partial(perform, **folders, **of_all, progress=Path(progress))
+        work = partial(perform, **given, cores=pool.cores, progress=Path(progress))
         # Closing the generator ends the workers, even if this process is interrupted.
         with closing(make_records(missing, work, pool)) as made:
             for number, record in enumerate(made, start=1):

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,8 @@ from sb3_ppo_variants.compare.plan import own_protocol, say_conditions
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.errors import ArgumentError
 
+# Stands for all environments together.
+ALL = "mean score"
 # Where the arguments in a label begin.
 ARGUMENTS = re.compile(r",? (?=\w+=)")
 
@@ -127,10 +130,27 @@ class Comparison:
         better = {pair: pair[0] if each.estimate.value > 0 else pair[1] for pair, each in found.items()}
         return {p: replace(each, p=math.nan) if better[p] in self.doubts else each for p, each in found.items()}
 
+    @cached_property
+    def parts(self) -> dict[str, "Comparison"]:
+        """This comparison, and if it has several environments, that of the runs in each."""
+        runs = [*self.random, *self.records, *self.failed]
+        several = len(self.envs) > 1
+        found = {env: Comparison([run for run in runs if run["env"] == env]) for env in self.envs if several}
+        for each in found.values():
+            each.names = self.names
+        return {**found, (ALL if several else "".join(self.envs)): self}
+
     def are_equivalent(self, one: str, other: str) -> bool:
         """Whether tests show that the means of two settings hardly differ. Settings in doubt are not tested."""
         no_doubt = not {one, other} & self.doubts.keys()
         return no_doubt and statistics.are_equivalent(self.arrays[one], self.arrays[other])
+
+    @property
+    def best(self) -> list[str]:
+        """The first settings, down to one that another is better than beyond noise; none if there is no such one."""
+        unbeaten = [*takewhile(lambda each: not each.worse, self.ranking)]
+        is_known = len(unbeaten) < len(self.ranking)
+        return [each.label for each in unbeaten if is_known and each.seeds > 1 and each.label not in self.doubts]
 
     @property
     def ranking(self) -> list[statistics.Ranked]:

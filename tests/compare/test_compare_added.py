@@ -124,7 +124,7 @@ def test_added_runs_are_shown_while_no_own_run_has_finished(tmp_path: Path) -> N
     text = text_of(tmp_path / "out" / "report.md")
     assert "| zoo | 60 |" in text and "### Hyperparameters" not in text
     # The run took 4 seconds for 10 steps, with unknown seconds of CPU.
-    assert "| zoo | 1 | 10 | 2 | 4 | |" in text
+    assert ",10,4.0,,1,2.5," in (tmp_path / "out" / "scores.csv").read_text()
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,11 @@ def test_a_comparison_in_a_file(tmp_path: Path) -> None:
         ("settings: ppo_clip", "settings must be a list of texts, not 'ppo_clip'"),
         ("settings: [ppo_clip]\nseed: 3", "unexpected keyword argument 'seed'"),
         ("settings: [ppo_clip]\nconditions: {gamma: 1}", "unexpected keyword argument 'gamma'"),
+        (
+            "settings: [ppo_clip]\nnames: {ppo_clip:gamma=1: x}",
+            "names has ppo_clip gamma=1, which is not one",
+        ),
+        ("settings: [ppo_clip]\nnames: {ppo_clp: x}", "ppo_clp is not a setting.* Did you mean ppo_clip"),
         ("settings: [", "while parsing"),
     ):
         file.write_text(text)

@@ -3,7 +3,9 @@
 import base64
 import gzip
 import re
+import subprocess
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 from comparing import CONDITIONS, RECORDS, record, report_of, text_of, write
 from matplotlib import pyplot
+from scipy import stats
 
 from sb3_ppo_variants.__main__ import main
 from sb3_ppo_variants.compare import plots, records, statistics
@@ -210,6 +213,75 @@ def test_a_setting_with_its_own_protocol_does_not_set_the_scale() -> None:
     assert "may be above 1: sb3_ppo protocol=sb3." in text and "| sb3_ppo protocol=sb3 | 1 | 1 to 3 | 2.00 |" in text
     alone = report_of([*RECORDS[:2], *other])
     assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1 | 1.00 |" in alone
+
+
+def test_a_file_says_what_settings_are_called(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text("settings: [ppo_clip, sb3_ppo]\nnames: {ppo_clip: Pull (ours), sb3_ppo: SB3}\n")
+    text = report_of(RECORDS, "--config", str(file), "--names", "sb3_ppo=Stable")
+    assert "**Stable** has the highest" in text and "| Pull (ours) | 60 ± 35 |" in text
+
+
+FIVE = {"ppo_clip": [100, 103, 101, 107, 99], "sb3_ppo": [50, 52, 49, 58, 51], "trpo": [40, 60, 55, 48, 53]}
+
+
+def test_a_paper_has_intervals_and_tests_of_each_environment(tmp_path: Path) -> None:
+    """In A-v0, a setting is better than both others; in B-v0, all have the same scores."""
+    runs = [record(label, "A-v0", seed, score) for label, of in FIVE.items() for seed, score in enumerate(of)]
+    runs += [record(label, "B-v0", seed, seed) for label in FIVE for seed in range(5)]
+    write(tmp_path, [record(RANDOM, "A-v0", 0, 10), record(RANDOM, "B-v0", 0, -9), *runs])
+    assert main(["report", "--out", str(tmp_path), "--paper", "--names", "ppo_clip=Pull_1"]) == 0
+    text = re.sub(r" +", " ", (tmp_path / "paper.tex").read_text())
+    half = {label: stats.t.ppf(0.985, 4) * np.std(of, ddof=1) / 5**0.5 for label, of in FIVE.items()}
+    same = rf"2 $\pm$ {stats.t.ppf(0.985, 4) * 2.5**0.5 / 5**0.5:.0f}"
+    assert rf"Pull\_1 & \textbf{{102 $\pm$ {half['ppo_clip']:.0f}}} & {same} & \textbf{{0." in text
+    assert rf"sb3\_ppo & 52 $\pm$ {half['sb3_ppo']:.0f} & {same} & 0." in text
+    assert "by Holm's method" in text and "\n\\label{tab:" in text and "pictures/" in text
+    frame = pd.read_csv(tmp_path / "tests.csv", index_col=["environment", "other", "setting"])
+    exact = stats.permutation_test([FIVE["ppo_clip"], FIVE["trpo"]], lambda a, b: np.mean(a) - np.mean(b))
+    # Holm's method multiplies the smallest of three p values by 3.
+    assert frame.loc[("A-v0", "trpo", "ppo_clip"), "p"] == float(f"{3 * exact.pvalue:.2g}")
+    assert frame.loc[("B-v0", "trpo", "ppo_clip"), "p"] == 1 and len(frame) == 3 * 6
+
+
+def test_a_paper_of_runs_that_show_nothing(tmp_path: Path) -> None:
+    write(tmp_path, [*RECORDS, record("trpo", "C-v0", 0, 5)])
+    assert main(["report", "--out", str(tmp_path), "--paper"]) == 0
+    text = (tmp_path / "paper.tex").read_text()
+    assert "No difference is beyond noise." in text and r"\textbf" not in text
+    assert r"ppo\_clip & 60 (2) & $-$40 (2) &  & 0." in text and r"trpo &  &  & 5 (1) & " in text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.skipif(which("pdflatex") is None, reason="pdfLaTeX is not installed")
+@pytest.mark.parametrize("envs", [("A-v0", "B-v0"), ("A-v0", "B-v0", "C_%-v0", "D-v0")])
+def test_latex_compiles_a_paper(envs: tuple[str, ...], tmp_path: Path) -> None:
+    """There are more settings than environments, and fewer."""
+    runs = [record(label, env, s, of[s]) for label, of in FIVE.items() for env in envs for s in range(4)]
+    write(tmp_path, [*runs, *(record(RANDOM, env, 0, 0) for env in envs)])
+    name = r"β_1 & 50% of $x^2~{a}\b#|<c>"
+    assert main(["report", "--out", str(tmp_path), "--paper", "--names", f"ppo_clip={name}"]) == 0
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0 and "Overfull" not in ended.stdout, ended.stdout
+    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_pictures_of_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyplot, "close", lambda _: None)
+    compared = Comparison(RECORDS)
+    plots.draw_probabilities(compared, tmp_path / "x.png")
+    (axes,) = pyplot.gcf().axes
+    # Three of four pairs are better in each environment.
+    assert [text.get_text() for text in axes.texts] == ["0.75", "0.25"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["sb3_ppo  1", "ppo_clip  2"]
+    plots.draw_curves(compared, [*compared.envs, "A-v0"], tmp_path / "x.png")
+    grid = pyplot.gcf().axes
+    assert [axes.get_title() for axes in grid] == ["A-v0", "B-v0", "A-v0", ""]
+    assert [len(axes.lines) for axes in grid] == [3, 3, 3, 0] and np.array(grid[0].lines[0].get_ydata())[-1] == 85
+    monkeypatch.undo()
+    pyplot.close("all")
 
 
 def test_every_environment_has_its_own_picture(tmp_path: Path) -> None:

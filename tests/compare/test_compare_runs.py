@@ -85,6 +85,14 @@ def test_finished_runs_are_not_made_again(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "report.md").read_text().count("## CartPole-v1") == 2
 
 
+@pytest.mark.usefixtures("in_process")
+def test_the_report_has_the_names_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("settings: [ppo_clip, sb3_ppo]\nnames: {ppo_clip: Ours, sb3_ppo: SB3}\n")
+    assert compare(tmp_path / "out", "--config", str(tmp_path / "mine.yml")) == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| Ours " in text and "| ppo_clip" not in text and "| ppo_unclipped" in text
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_exported_records_are_continued_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
