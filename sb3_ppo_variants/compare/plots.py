@@ -133,9 +133,9 @@ def draw_curves(comparison: Comparison, envs: Sequence[str], file: Path) -> None
     columns = min(math.ceil(math.sqrt(len(envs))), 4)
     rows = math.ceil(len(envs) / columns)
     with drawing(file, rows, columns, (WIDTH, 4.4 if rows == 1 else 2.2 * rows)) as grid:
-        for axes in grid.ravel()[len(envs) :]:
+        for axes in grid.flat[len(envs) :]:
             axes.set_axis_off()
-        for axes, env in zip(grid.ravel(), envs, strict=False):
+        for axes, env in zip(grid.flat, envs, strict=False):
             for label, look in looks(comparison).items():
                 if (found := mean_curve(comparison, env, label)) is not None:
                     draw_band(axes, *found, look, len(comparison.labels) <= MOST_BANDS)
@@ -143,10 +143,8 @@ def draw_curves(comparison: Comparison, envs: Sequence[str], file: Path) -> None
                 axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
             axes.set_title(env)
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        for axes in grid.ravel()[: len(envs)][-columns:]:
-            axes.set_xlabel("environment steps")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("return of an episode")
+        axes.figure.supxlabel("environment steps", fontsize="medium")
+        axes.figure.supylabel("return of an episode", fontsize="medium")
 
 
 def draw_probabilities(comparison: Comparison, file: Path) -> None:

@@ -132,13 +132,11 @@ class Comparison:
 
     @cached_property
     def parts(self) -> dict[str, "Comparison"]:
-        """This comparison, and if it has several environments, that of the runs in each."""
+        """The comparison in each environment, and if there are several, this one of all."""
+        if len(self.envs) < 2:
+            return dict.fromkeys(self.envs, self)
         runs = [*self.random, *self.records, *self.failed]
-        several = len(self.envs) > 1
-        found = {env: Comparison([run for run in runs if run["env"] == env]) for env in self.envs if several}
-        for each in found.values():
-            each.names = self.names
-        return {**found, (ALL if several else "".join(self.envs)): self}
+        return {env: Comparison([run for run in runs if run["env"] == env]) for env in self.envs} | {ALL: self}
 
     def are_equivalent(self, one: str, other: str) -> bool:
         """Whether tests show that the means of two settings hardly differ. Settings in doubt are not tested."""
