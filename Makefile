@@ -123,7 +123,7 @@ gallery: $(INSTALLED)  ## Train with the recipes and write docs/reports/gallery;
 docs: $(INSTALLED)  ## Build the documentation site in docs/_build/html, with warnings as errors (a minute)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
-docs-look: docs  ## List the tables and code of the site that Chromium cuts off, on a desk and on a phone
+docs-look: docs  ## List the tables, code and formulas of the site that Chromium cuts off, on a desk and on a phone
 	$(BIN)/python docs/measure.py docs/_build/html
 
 docs-serve: docs  ## Serve the documentation site on http://127.0.0.1:8000

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.figures import bandit_pictures, field, measured_pictures, ratio
+from benchmarks.figures import bandit_pictures, field, measured_pictures, ratio, tasks
 from benchmarks.figures.look import ADAPTIVE, CLIP, FIXED, PLAIN, shades
 
 OUT = Path("docs/objectives/pictures")
@@ -37,6 +37,8 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "interpolation-penalty": measured_pictures.interpolated_penalty,
     "speed": measured_pictures.faster,
     "compared": measured_pictures.compared,
+    "figure3": tasks.algorithms,
+    "table1-study": tasks.conditions,
     "curves-all": partial(
         measured_pictures.learned,
         labels=[CLIPPED[1], ADAPTED[1], PENALISED[1], NONE],

@@ -170,15 +170,16 @@ def draw_probabilities(comparison: Comparison, file: Path) -> None:
 def draw_efficiency(comparison: Comparison, file: Path) -> None:
     """Draw the means of normalised curves over environments, against the share of the steps and against the time."""
     shares, curves = comparison.curves
-    look = looks(comparison)
     with drawing(file, columns=2, size=(WIDTH, 3.4), sharey=True) as [[by_steps, by_time]]:
         for label, of_setting in curves.items():
             mean, seeds = statistics.estimate(of_setting), of_setting.mean(axis=1)
             # NaN if the seconds of any run are not known.
             seconds = np.mean(np.array([run["wall_seconds"] for run in comparison.runs(label)], dtype=float))
             for axes, x in ((by_steps, 100 * shares), (by_time, shares * seconds / 60)):
-                draw_band(axes, x, mean, seeds, look[label], len(curves) <= MOST_BANDS)
+                draw_band(axes, x, mean, seeds, looks(comparison)[label], len(curves) <= MOST_BANDS)
         by_steps.set(xlabel="% of the environment steps", ylabel="mean normalised score")
+        # Lower means would hide how the others differ.
+        by_steps.set_ylim(bottom=max(-0.5, by_steps.get_ylim()[0]))
         by_time.set_xlabel("minutes of a run, mean")
 
 
@@ -195,7 +196,6 @@ def draw_training(comparison: Comparison, file: Path) -> None:
         for (row, env), (column, name) in product(enumerate(envs), enumerate(names)):
             axes = grid[row, column]
             for label, look in looks(comparison).items():
-                # At this size, intervals would hide one another.
                 runs = [run for run in comparison.runs(label, env) if name in run.get("training", {})]
                 if runs:
                     mean = pd.DataFrame([run["training"][name] for run in runs], dtype=float).ffill(axis=1).mean()

@@ -1,5 +1,6 @@
 """The figures of the pages about the objectives: their data against numbers worked out by hand."""
 
+import re
 from itertools import pairwise
 from math import log, sqrt
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmarks.figures import bandit, estimators
 from benchmarks.figures.command import FIGURES
 from benchmarks.figures.ratio import by_ratio
 from benchmarks.figures.rollout import Moved
+from benchmarks.figures.tasks import ALGORITHMS
 from sb3_ppo_variants.objectives import Clipped, KLPenalized, Objective, Unclipped
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +71,14 @@ def test_a_figure_is_drawn_from_what_is_committed(name: str, tmp_path: Path, mon
     picture = tmp_path / f"{name}.svg"
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert picture.read_bytes() == (ROOT / "docs" / "objectives" / "pictures" / f"{name}.svg").read_bytes()
+
+
+def test_the_marks_of_figure_3_are_those_of_the_table() -> None:
+    table = (ROOT / "docs" / "results" / "index.md").read_text().partition("| environment | PPO (clip) | TRPO |")[2]
+    found = [re.findall(r"\((-?\d+)\)", line) for line in table.splitlines()[2:9]]
+    assert [[float(end) for end in ends] for ends in found] == [
+        [*ends] for ends in zip(*(ends for _, ends in ALGORITHMS.values() if ends), strict=True)
+    ]
 
 
 def page(name: str) -> str:
