@@ -53,7 +53,8 @@ def looks(comparison: Comparison) -> dict[str, Look]:
     """Choose the colour and the line style of each setting of a comparison, and what it is called."""
     styles = zip(sorted(comparison.labels, key=order), cycle(product(LINES, COLORS)), strict=False)
     return {
-        label: {"color": color, "linestyle": line, "label": escape_label(comparison.show(label))}
+        # Longer lines would leave no room for what is drawn.
+        label: {"color": color, "linestyle": line, "label": fill(escape_label(comparison.show(label)), 40)}
         for label, (line, color) in styles
     }
 
@@ -103,8 +104,7 @@ def draw_means(comparison: Comparison, file: Path) -> None:
                 axes.barh(height, mean.high - mean.low, left=mean.low, height=0.6, color=color, alpha=0.35)
             axes.plot([mean.value] * 2, [height - 0.3, height + 0.3], color=color, linewidth=2)
             axes.plot(seeds, [height] * len(seeds), "o", color=color, markersize=4, fillstyle="none")
-        # Longer lines would leave no room for the bars.
-        axes.set_yticks(range(len(arrays)), [fill(look[label]["label"], 50) for label in arrays])
+        axes.set_yticks(range(len(arrays)), [look[label]["label"] for label in arrays])
         axes.set_xlabel("mean normalised score")
         # Otherwise, the bar that begins first would begin at the axis.
         axes.use_sticky_edges = False
@@ -143,8 +143,7 @@ def draw_curves(comparison: Comparison, envs: Sequence[str], file: Path) -> None
                 axes.axhline(random[env], color="0.6", linewidth=1, label=RANDOM)
             axes.set_title(env)
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.figure.supxlabel("environment steps", fontsize="medium")
-        axes.figure.supylabel("return of an episode", fontsize="medium")
+        grid[-1, 0].set(xlabel="environment steps", ylabel="return of an episode")
 
 
 def draw_probabilities(comparison: Comparison, file: Path) -> None:
@@ -161,7 +160,7 @@ def draw_probabilities(comparison: Comparison, file: Path) -> None:
             axes.text(column, row, said, ha="center", va="center", **font)
         axes.imshow(shares, vmin=0, vmax=1, cmap="RdBu", aspect="auto")
         axes.grid(False)
-        names = [f"{fill(look[label]['label'], 40)}  {number}" for number, label in enumerate(arrays, start=1)]
+        names = [f"{look[label]['label']}  {number}" for number, label in enumerate(arrays, start=1)]
         axes.set_yticks(range(len(arrays)), names)
         axes.set_xticks(range(len(arrays)), range(1, len(arrays) + 1))
         axes.set_title("P(row is better than column)")

@@ -297,6 +297,13 @@ def test_up_to_thirty_settings_look_different() -> None:
     assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 30
 
 
+def test_long_names_of_settings_have_several_lines() -> None:
+    label = "ppo_clip " + ", ".join(f"policy_kwargs_{number}=0" for number in range(9))
+    (look,) = plots.looks(Comparison([record(label, "A-v0", 0, 1.0)])).values()
+    lines = look["label"].splitlines()
+    assert " ".join(lines) == label and max(map(len, lines)) <= 40
+
+
 def test_the_legend_is_sorted_as_the_curves_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyplot, "close", lambda _: None)
     with plots.drawing(tmp_path / "x.png") as [[axes]]:
