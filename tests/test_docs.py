@@ -17,6 +17,8 @@ PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.m
 # An HTML comment right above a block, which readers do not see, says what its test needs.
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^>]*) -->\n+)?```python\n(?P<code>.*?)```", re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
+# In a block, where lines end in a backslash, or within a sentence.
+COMMAND = re.compile(r"^python -m (?:.*\\\n)*.*$|(?<=`)python\s-m\s[^`]+(?=`)", re.MULTILINE)
 FENCE = re.compile(r"^(`{3,}).*?^\1", re.DOTALL | re.MULTILINE)
 FORMULA = re.compile(r"(?<![\\$])\$(?!\$)([^$]+)\$")
 # One short rollout and one update.
@@ -104,6 +106,23 @@ def test_most_blocks_are_tried() -> None:
     shown = sum(page.read_text().count("```python\n") for page in PAGES)
     assert len(blocks()) == shown > 40
     assert sum("needs" in parameters.values[0].note for parameters in blocks()) <= 5
+
+
+@pytest.mark.slow
+def test_options_of_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    used: dict[tuple[str, str], set[str]] = {}
+    for page in PAGES:
+        for command in COMMAND.findall(page.read_text()):
+            _, _, module, tool, *words = [*command.replace("\\\n", " ").split("#")[0].split(), "", ""]
+            if module in ("sb3_ppo_variants", "benchmarks") and re.fullmatch(r"[a-z-]+", tool):
+                options = {word for word in words if re.match(r"--?[a-z]", word)}
+                used[module, tool] = used.get((module, tool), set()) | options
+    assert len(used) > 5
+    for (module, tool), options in used.items():
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"{module}.__main__").main([tool, "--help"])
+        assert options <= {*re.findall(r"--?[a-z][\w-]*", capsys.readouterr().out)}, (module, tool)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
