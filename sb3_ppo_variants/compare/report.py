@@ -261,12 +261,15 @@ def say_seeds(comparison: Comparison) -> str:
 
 
 def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
-    """Tabulate what is most asked about each setting: return, score, speed, and the KL of an update."""
+    """Tabulate what is most asked about each setting: return, score, rank, speed, and the KL of an update."""
     cells = pd.DataFrame(index=comparison.labels, dtype=object)
     if len(comparison.envs) == 1:
         scores = comparison.table.groupby("label")["score"]
         cells["return"] = scores.apply(format_mean, counted=not count_seeds(comparison))
     cells["score"] = pd.Series({each.label: str(each.value) for each in comparison.ranking}, dtype=object)
+    if len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
+        cells["IQM"] = pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format)
+    cells["rank"] = pd.Series({each.label: each.ranks for each in comparison.ranking}, dtype=object)
     paces = comparison.table.groupby(["label", "env"])["steps_per_second"].mean().unstack()
     cells["steps per second"] = paces.mean(axis=1).dropna().map("{:,.0f}".format)
     if baseline in paces.index:
@@ -276,16 +279,6 @@ def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
     cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in cells.index}, dtype=object)
     # Nothing is known of some columns in records of other libraries and of earlier versions.
     return cells.dropna(axis="columns", how="all")
-
-
-def tabulate_ranks(comparison: Comparison) -> pd.DataFrame:
-    """Tabulate the ranks of the settings, and from how many of the others each differs."""
-    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
-    rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
-    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns)
-    if len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
-        cells.insert(3, "IQM", pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format))
-    return cells
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:
