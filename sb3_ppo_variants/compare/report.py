@@ -227,17 +227,9 @@ def say_too_few(seeds: Sequence[int], envs: int) -> str:
     if not tested:
         return "With a single seed, nothing can be said about noise." if len(seeds) > 1 else ""
     least = min(statistics.smallest_p(first, second, envs) for first, second in tested)
-    needed = statistics.ALPHA / len(tested)
-    if least <= needed:
-        return ""
-    where = "one environment" if envs == 1 else f"{envs} environments"
-    numbers = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
-    corrected = f", and a comparison of {len(tested)} pairs asks for {needed:.2g}" if len(tested) > 1 else ""
     enough = statistics.seeds_needed(math.comb(len(seeds), 2), envs)  # Of settings with a single seed, too.
-    return (
-        f"So few seeds cannot tell settings apart: with {numbers} seeds in {where}, the smallest p value of "
-        f"two settings is {least:.2g}{corrected}. It takes at least {enough} seeds of each."
-    )
+    said = f"So few seeds cannot tell settings apart: it takes at least {enough} of each."
+    return said if least > statistics.ALPHA / len(tested) else ""
 
 
 def tabulate_scores(comparison: Comparison, spread: Callable[[pd.Series], float] = pd.Series.std) -> pd.DataFrame:
@@ -261,12 +253,15 @@ def say_seeds(comparison: Comparison) -> str:
 
 
 def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
-    """Tabulate what is most asked about each setting: return, score, speed, and the KL of an update."""
+    """Tabulate what is most asked about each setting: return, score, rank, speed, and the KL of an update."""
     cells = pd.DataFrame(index=comparison.labels, dtype=object)
     if len(comparison.envs) == 1:
         scores = comparison.table.groupby("label")["score"]
         cells["return"] = scores.apply(format_mean, counted=not count_seeds(comparison))
     cells["score"] = pd.Series({each.label: str(each.value) for each in comparison.ranking}, dtype=object)
+    if len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
+        cells["IQM"] = pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format)
+    cells["rank"] = pd.Series({each.label: each.ranks for each in comparison.ranking}, dtype=object)
     paces = comparison.table.groupby(["label", "env"])["steps_per_second"].mean().unstack()
     cells["steps per second"] = paces.mean(axis=1).dropna().map("{:,.0f}".format)
     if baseline in paces.index:
@@ -276,16 +271,6 @@ def tabulate_overview(comparison: Comparison, baseline: str) -> pd.DataFrame:
     cells["KL of an update"] = pd.Series({label: _kl(comparison, label) for label in cells.index}, dtype=object)
     # Nothing is known of some columns in records of other libraries and of earlier versions.
     return cells.dropna(axis="columns", how="all")
-
-
-def tabulate_ranks(comparison: Comparison) -> pd.DataFrame:
-    """Tabulate the ranks of the settings, and from how many of the others each differs."""
-    columns = ["seeds", "rank", "mean score", "better than", "worse than"]
-    rows = {e.label: [e.seeds, e.ranks, e.value, len(e.better), len(e.worse)] for e in comparison.ranking}
-    cells = pd.DataFrame.from_dict(rows, orient="index", dtype=object, columns=columns)
-    if len(comparison.scaled_envs) >= statistics.FEWEST_FOR_IQM:
-        cells.insert(3, "IQM", pd.Series(statistics.interquartile_means(comparison.arrays)).map("{:.2f}".format))
-    return cells
 
 
 def _kl(comparison: Comparison, label: str) -> str | None:

@@ -99,6 +99,7 @@ class RunLog(Episodes):
             with suppress(OSError):
                 self._file.write_text(f"{share} {steps / max(self.seconds()[0], 0.01):,.0f} steps/s, {returned}")
             self._due = time.perf_counter() + LOOK
+            self._on_training_start()  # The time that this took is not the run's.
 
     def result(self, steps: int) -> Record:
         """Return what the run recorded, with rounded returns, which must be finite, and so must their sum."""

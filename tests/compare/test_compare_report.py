@@ -46,7 +46,7 @@ def test_the_report_is_made_of_the_records(tmp_path: Path, capsys: pytest.Captur
     assert "- timesteps: 100\n- runs: 8 finished, 1 failed (2 settings, 2 environments, 3 seeds)\n" in text
     assert "| random policy | 10 | -50 |" in text
     assert "| ppo_clip | 60 ± 35 | -40 ± 28 |" in text and "mean over 2 seeds ± standard deviation." in text
-    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
+    assert "| sb3_ppo | 0.75 | 1 to 2 |" in text
     assert "ppo_clip, B-v0, seed 2:\n\n ValueError: no" in text
     page = (tmp_path / "report.html").read_text()
     shown = re.findall(r'src="([^"]*)"', page)
@@ -67,13 +67,13 @@ def test_one_environment_has_one_aggregate() -> None:
     runs = [record("ppo_clip", "A-v0", seed, 90 + seed, training={"kl": [0.01, 0.02]}) for seed in range(6)]
     runs += [record("sb3_ppo", "A-v0", seed, 40 + seed, **slow) for seed in range(6)]
     text = report_of([record(RANDOM, "A-v0", 0, 10), *runs])
-    assert "IQM" not in text and "![What the updates logged]" in text
+    assert "| IQM" not in text and "![What the updates logged]" in text
     assert "**ppo_clip** has the highest mean score, 0.97, and is better than all others beyond noise." in text
     # 82.5 / 85; 50 and 25 steps a second; the scores lie between 90 and 95.
-    score = r"0\.\d\d \(-?\d\.\d\d to \d\.\d\d\)"
+    score = r"0\.\d\d \(-?\d\.\d\d to \d\.\d\d\) \| [12]"
     assert re.search(rf"\| ppo_clip \| 92.5 ± 1.9 \| {score} \| 50 \| 2.0x \| 0.015 \(0.01 to 0.02\) \|\n", text)
     assert re.search(rf"\| 42.5 ± 1.9 \| {score} \| 25 \| 1.0x \| about 0.03 \(0.03 to 0.03\) \|", text)
-    assert re.search(r"\| ppo_clip \| 6 \| 1 \| 0\.97 \(0\.\d\d to 1\.\d\d\) \| 1 \| 0 \|\n", text)
+    assert re.search(r"\| ppo_clip \| 92.5 ± 1.9 \| 0\.97 \(0\.\d\d to 1\.\d\d\) \| 1 \| 50", text)
 
 
 def test_speeds_are_compared_in_the_environments_of_both() -> None:
@@ -189,7 +189,7 @@ def test_one_environment_does_not_spoil_the_others() -> None:
     ])  # fmt: skip
     assert "Without Flat-v0, Long-v0, Z-v0, where no run beats the random policy" in text
     assert "| ppo_clip | 60 ± 35 (2) | -40 ± 28 (2) | 20 ± 0 (2) | no episode ended |" in text
-    assert "| sb3_ppo | 2 | 1 to 2 | 0.75 |" in text
+    assert "| sb3_ppo | 0.75 | 1 to 2 |" in text
     assert "Without a seed in every environment: trpo." in text and "random policy, Z-v0, seed 0:" in text
 
 
@@ -210,9 +210,9 @@ def test_what_too_few_runs_say(found: list[Any], said: str) -> None:
 def test_a_setting_with_its_own_protocol_does_not_set_the_scale() -> None:
     other = [record("sb3_ppo protocol=sb3", env, 0, score) for env, score in (("A-v0", 210), ("B-v0", 30))]
     text = report_of([*RECORDS, *other])
-    assert "may be above 1: sb3_ppo protocol=sb3." in text and "| sb3_ppo protocol=sb3 | 1 | 1 to 3 | 2.00 |" in text
+    assert "may be above 1: sb3_ppo protocol=sb3." in text and "| sb3_ppo protocol=sb3 | 2.00 | 1 to 3 |" in text
     alone = report_of([*RECORDS[:2], *other])
-    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1 | 1 | 1.00 |" in alone
+    assert "do not set this scale" not in alone and "| sb3_ppo protocol=sb3 | 1.00 | 1 |" in alone
 
 
 def test_a_file_says_what_settings_are_called(tmp_path: Path) -> None:
