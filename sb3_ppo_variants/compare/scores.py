@@ -17,8 +17,6 @@ from sb3_ppo_variants.compare.plan import own_protocol, say_conditions
 from sb3_ppo_variants.compare.records import ADDED, RANDOM, SPANS, Record, curve, digest
 from sb3_ppo_variants.errors import ArgumentError
 
-# Stands for all environments together.
-ALL = "mean score"
 # Where the arguments in a label begin.
 ARGUMENTS = re.compile(r",? (?=\w+=)")
 
@@ -136,7 +134,7 @@ class Comparison:
         if len(self.envs) < 2:
             return dict.fromkeys(self.envs, self)
         runs = [*self.random, *self.records, *self.failed]
-        return {env: Comparison([run for run in runs if run["env"] == env]) for env in self.envs} | {ALL: self}
+        return {env: Comparison([run for run in runs if run["env"] == env]) for env in self.envs} | {"mean score": self}
 
     def are_equivalent(self, one: str, other: str) -> bool:
         """Whether tests show that the means of two settings hardly differ. Settings in doubt are not tested."""
