@@ -114,10 +114,10 @@ def test_options_of_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     used: dict[tuple[str, str], set[str]] = {}
     for page in PAGES:
         for command in COMMAND.findall(page.read_text()):
-            _, _, module, tool, *words = [*command.replace("\\\n", " ").split("#")[0].split(), "", ""]
-            if module in ("sb3_ppo_variants", "benchmarks") and re.fullmatch(r"[a-z-]+", tool):
-                options = {word for word in words if re.match(r"--?[a-z]", word)}
-                used[module, tool] = used.get((module, tool), set()) | options
+            words = command.replace("\\\n", " ").split("#")[0].split()
+            if words[2] in ("sb3_ppo_variants", "benchmarks") and re.fullmatch(r"[a-z-]+", words[3]):
+                options = {word for word in words[4:] if re.match(r"--?[a-z]", word)}
+                used[words[2], words[3]] = used.get((words[2], words[3]), set()) | options
     assert len(used) > 5
     for (module, tool), options in used.items():
         with pytest.raises(SystemExit):
