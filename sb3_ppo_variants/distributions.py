@@ -9,7 +9,7 @@ subclasses of ``DiagGaussianDistribution``. All distributions here derive from i
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import ClassVar, Literal, TypeAlias
 
@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.kl import Divergences, Parameters, divergences_of, register_built_in
+from sb3_ppo_variants.kl import Parameters, gaussian_kl, read_gaussian, register_built_in
 from sb3_ppo_variants.layout import float_bounds
 
 __all__ = ["ActionDistribution", "Beta", "Gaussian", "SquashedGaussian"]
@@ -158,8 +158,8 @@ def _beta_kl(old: Parameters, new: Parameters) -> th.Tensor:
 
 
 # Tanh does not change those of the Gaussian.
-register_built_in(replace(divergences_of(DiagGaussianDistribution(1)), distribution=SquashedGaussianDistribution))
-register_built_in(Divergences(BetaDistribution, _beta, _beta_kl))
+register_built_in(read_gaussian, gaussian_kl, SquashedGaussianDistribution)
+register_built_in(_beta, _beta_kl, BetaDistribution)
 
 
 @dataclass(frozen=True)

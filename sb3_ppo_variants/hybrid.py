@@ -191,7 +191,7 @@ class HybridDistribution(DiagGaussianDistribution):
                 total.append(share * part.kl(old[at], new[at]))
             return th.stack(total).sum(dim=0)
 
-        return Divergences(type(self), parameters, kl)
+        return Divergences(parameters, kl)
 
 
 def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ To support another distribution, call :func:`register_kl`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -57,7 +57,6 @@ class Divergences:
     nats in each state, of shape ``(batch,)``, which can be differentiated with respect to the new parameters.
     """
 
-    distribution: type[Distribution]
     parameters: Callable[[Wrapped], Parameters]
     kl: Formula
     """Computes KL(old || new)."""
@@ -113,12 +112,14 @@ def register_kl(
             )
         return values
 
-    _REGISTRY[distribution] = Divergences(distribution, parameters, of_states)
+    _REGISTRY[distribution] = Divergences(parameters, of_states)
 
 
-def register_built_in(divergences: Divergences) -> None:
-    """Register the divergences of a distribution, with a formula of this package."""
-    _REGISTRY[divergences.distribution] = replace(divergences, built_in=True)
+def register_built_in(
+    parameters: Callable[[Wrapped], Parameters], formula: Formula, *distributions: type[Distribution]
+) -> None:
+    """Register the same formula of this package for distributions; see :func:`register_kl`."""
+    _REGISTRY.update(dict.fromkeys(distributions, Divergences(parameters, formula, built_in=True)))
 
 
 def divergences_of(distribution: Wrapped) -> Divergences:
@@ -154,7 +155,8 @@ def _missing(distribution: Distribution) -> str:
 
 
 # There is no need to validate the parameters again: SB3 did when it built the distributions that they come from.
-def _gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
+def gaussian_kl(old: Parameters, new: Parameters) -> th.Tensor:
+    """Compute the KL from the means and standard deviations."""
     (old_mean, old_std), (mean, std) = old, new
     p, q = Normal(old_mean, old_std, validate_args=False), Normal(mean, std, validate_args=False)
     return kl_divergence(p, q).sum(dim=1)
@@ -174,9 +176,6 @@ def _log_probs_of_coins(parameters: Parameters) -> Sequence[th.Tensor]:
 
 def _discrete_kl(old: Parameters, new: Parameters, log_probs: LogProbs = _log_probs) -> th.Tensor:
     return th.stack([*map(_kl_of_outcomes, log_probs(old), log_probs(new))], dim=1).sum(dim=1)
-
-
-_coins_kl = partial(_discrete_kl, log_probs=_log_probs_of_coins)
 
 
 def _kl_of_outcomes(old_log_probs: th.Tensor, log_probs: th.Tensor) -> th.Tensor:
@@ -218,15 +217,13 @@ def _masked_parameters(distribution: Wrapped) -> Parameters:
     return tuple(logits)
 
 
-_gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
-for _divergences in (
-    Divergences(DiagGaussianDistribution, _gaussian, _gaussian_kl),
-    Divergences(SquashedDiagGaussianDistribution, _gaussian, _gaussian_kl),
-    Divergences(StateDependentNoiseDistribution, _gaussian, _gaussian_kl),
-    Divergences(CategoricalDistribution, _categorical, _discrete_kl),
-    Divergences(MultiCategoricalDistribution, _categorical, _discrete_kl),
-    Divergences(MaskableCategoricalDistribution, _masked_parameters, _discrete_kl),
-    Divergences(MaskableMultiCategoricalDistribution, _masked_parameters, _discrete_kl),
-    Divergences(BernoulliDistribution, _read(Bernoulli, "logits"), _coins_kl),
-):
-    register_built_in(_divergences)
+read_gaussian, _categorical = _read(Normal, "mean", "stddev"), _read(Categorical, "logits")
+register_built_in(read_gaussian, gaussian_kl, DiagGaussianDistribution, SquashedDiagGaussianDistribution)
+register_built_in(read_gaussian, gaussian_kl, StateDependentNoiseDistribution)
+register_built_in(_categorical, _discrete_kl, CategoricalDistribution, MultiCategoricalDistribution)
+register_built_in(
+    _masked_parameters, _discrete_kl, MaskableCategoricalDistribution, MaskableMultiCategoricalDistribution
+)
+register_built_in(
+    _read(Bernoulli, "logits"), partial(_discrete_kl, log_probs=_log_probs_of_coins), BernoulliDistribution
+)
