@@ -1,9 +1,6 @@
 // Draws the page "playground": the objectives of objectives.js and their slopes over r, as sliders move.
 "use strict";
 
-// In the order of the objectives.
-const COLORS = ["#8a8f98", "#1f6fb4", "#17a2b8", "#7a5bd0", "#b8860b", "#c2417c", "#9c5a3c", "#6b8e23",
-  "#2c8c57", "#e0433a", "#ab47bc", "#00a08a", "#d1661d", "#5c6bc0", "#e58fb0"];
 const SELECTED = ["Clipped", "SPO", "KLPenalized"];
 const FARTHEST = 4;
 const POINTS = 400;
@@ -73,7 +70,7 @@ function drawCurves() {
         const y = clamp(downOf(value, panel), -9999, 9999);
         path += `${path ? "L" : "M"}${acrossOf(r).toFixed(2)} ${y.toFixed(2)}`;
       }
-      panel.curves.append(make("path", { d: path, stroke: COLORS[names.indexOf(name)] }));
+      panel.curves.append(make("path", { d: path, ...lookOf(names.indexOf(name)) }));
     }
   }
 }
@@ -88,8 +85,9 @@ function makeChoice(name, showSliders) {
     showSliders();
     drawCurves();
   });
-  const color = make("span", { class: "color", style: `background: ${COLORS[names.indexOf(name)]}` });
-  return make("label", {}, box, color, name);
+  const line = make("svg", { viewBox: "0 0 30 6", "aria-hidden": "true" },
+    make("path", { d: "M0 3L30 3", ...lookOf(names.indexOf(name)) }));
+  return make("label", {}, box, line, name);
 }
 
 function makeSlider(key) {

@@ -5,15 +5,6 @@
 const FIRST = { experiment: "sb3-1m", env: "", protocol: "", algorithm: "", with: "", hide: [] };
 const ALL = "all";
 const NO_LIMITS = { ...FIRST, experiment: ALL };
-// As in the pictures of reports, whose lines are half as wide.
-const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
-const DASHES = ["none", "8 3", "2 3", "12 3 2 3", "12 3 2 3 2 3"];
-
-// The colour and the line of the nth setting. Each line takes its turn with all colours.
-function lookOf(index) {
-  const line = DASHES[Math.floor(index / COLORS.length) % DASHES.length];
-  return { stroke: COLORS[index % COLORS.length], "stroke-dasharray": line };
-}
 
 // The selection that the part of an address after "#" stands for, which is the first one if it is empty.
 function readSelection(hash) {

@@ -115,7 +115,7 @@ def test_the_curves_are_those_of_the_records(name: str, shown: Data) -> None:
 
 def javascript(expression: str, script: Path) -> Any:
     """Evaluate an expression after the scripts of the page."""
-    return evaluate(expression, script, STATIC / "runs.js")
+    return evaluate(expression, script, STATIC / "looks.js", STATIC / "runs.js")
 
 
 def test_means_and_intervals_are_students(script: Path) -> None:
