@@ -11,7 +11,7 @@ from sb3_ppo_variants.compare import ALGORITHM_PATHS, DEFAULT_ALGORITHMS, EXAMPL
 from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import PROTOCOLS
 
-LISTED = "\n".join(f"  {name:14} {path.read_text().splitlines()[0].lstrip('# ')}" for name, path in PRESETS.items())
+FIRST_LINES = {name: path.read_text("utf-8").partition("\n")[0].lstrip("# ") for name, path in PRESETS.items()}
 # For each group of a command's options: their names, what argparse's add_argument takes, and what they do.
 Options = dict[str, list[tuple[str, dict[str, Any], str]]]
 # An option with several values, which may also be given several times.
@@ -123,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     parsers = parser.add_subparsers(required=True, metavar="command")
     for run, says, groups, more in (
         (compare, "Compare algorithms over environments and seeds, resumably, and write a report.", COMPARE,
-         f"comparisons of the package:\n{LISTED}"),
+         "\n".join(["comparisons of the package:", *(f"  {name:14} {says}" for name, says in FIRST_LINES.items())])),
         (report, "Write a report of the runs recorded so far: report.md, report.html and scores.csv.", REPORT, None),
     ):  # fmt: skip
         # With abbreviations, --seed 7 would be --seeds 7.
