@@ -18,10 +18,12 @@ from matplotlib.figure import Figure
 from benchmarks import agents
 from benchmarks.measuring import add_names, count
 from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
+from benchmarks.workloads import BREAKOUT
 from sb3_ppo_variants.arguments import RULES
 from sb3_ppo_variants.commandline import whole_number
+from sb3_ppo_variants.compare import records as of_compare
 from sb3_ppo_variants.errors import ArgumentError
-from sb3_ppo_variants.recipes import Episodes, evaluate, recipe, train
+from sb3_ppo_variants.recipes import Episodes, Recipe, recipe, train
 
 RECORDS = Path("results/gallery.jsonl")
 GALLERY = Path("docs/reports/gallery")
@@ -63,6 +65,19 @@ from {min(_WALKER2D)} to {max(_WALKER2D)}, so a single evaluation says little ab
 
 [zoo-walker2d]: https://github.com/DLR-RM/rl-trained-agents/tree/master/ppo/Walker2d-v3_1""",
 }
+# What both Atari games cost, in the section of Breakout, in which the speed was measured.
+SPEED = Path("results/throughput-breakout.json")
+ATARI = """\
+These commands trained one agent in each of the two Atari games. Both runs were interrupted and resumed four times.
+
+```bash
+python -m sb3_ppo_variants compare --config atari-demo --algos ppo_clip --seeds 1 --jobs 2 \\
+    --resume-every 250000 --checkpoints --out runs/atari
+python -m benchmarks gallery --runs runs/atari
+```
+
+With this recipe and one thread, `PPOClip` trains {ours:.0f} steps a second in Breakout and SB3's `PPO` {theirs:.0f}, in
+[alternating runs](../speed/report.md) on the same machine."""
 # A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100
 EPISODES = 100
@@ -85,8 +100,9 @@ hyperparameters for MuJoCo and one for Atari games, and takes the returns during
 FILES = f"""## Files of trained agents
 
 These agents are in the repository, each with a card. `python -m benchmarks agents` evaluates them again over
-{EPISODES} new episodes, and fails if a mean return is more than a standard error from the published one.
-`load(..., weights_only=True)` reads them without unpickling anything.
+{EPISODES} new episodes, and fails if a mean return is more than {agents.STANDARD_ERRORS} standard errors from the
+published one; with `--film`, it makes the clips. `load(..., weights_only=True)` reads the files without unpickling
+anything.
 """
 
 
@@ -100,23 +116,37 @@ def record(env_id: str, seed: int, timesteps: int | None) -> dict[str, Any]:
         start = time.process_time()
         model = train(made, folder, seed, timesteps, episodes)
         seconds = time.process_time() - start
-        rewards = evaluate(made, folder, EPISODES)
+        score = agents.score_of(made, folder)
+    return describe(made, seed, model.num_timesteps, seconds, score, episodes.ends, episodes.returns)
+
+
+def adopt(run: of_compare.Record, trained: Path, published: Path) -> dict[str, Any]:
+    """Evaluate the agent of a run of ``compare``, publish it if it is to be published, and return the record."""
+    th.set_num_threads(1)
+    env_id, made, episodes = run["env"], recipe("ppo_clip", run["env"]), run["episodes"]
+    is_shown = agents.ENVIRONMENTS.get(env_id) == run["seed"]
+    score = agents.publish(env_id, trained, published / env_id) if is_shown else agents.score_of(made, trained)
+    return describe(made, run["seed"], run["steps"], run["cpu_seconds"], score, episodes["ends"], episodes["returns"])
+
+
+def describe(
+    made: Recipe, seed: int, steps: int, seconds: float, score: agents.Score, ends: list[int], returns: list[float]
+) -> dict[str, Any]:
+    """Make the record of a run, whose episodes ended after these steps with these returns."""
     return {
-        "env": env_id,
+        "env": made.env_id,
         "seed": seed,
-        "timesteps": model.num_timesteps,
+        "timesteps": steps,
         "recipe_timesteps": made.n_timesteps,
         "cpu_seconds": round(seconds),
-        "device": model.device.type,
-        "mean": round(float(rewards.mean()), 2),
-        "std": round(float(rewards.std()), 2),
-        "curve": means_of_spans(episodes, model.num_timesteps, SPANS),
+        "mean": round(score.mean, 2),
+        "std": round(score.std, 2),
+        "curve": means_of_spans(np.array(ends), np.array(returns), steps, SPANS),
     }
 
 
-def means_of_spans(episodes: Episodes, timesteps: int, number: int) -> list[float | None]:
+def means_of_spans(ends: np.ndarray, returns: np.ndarray, timesteps: int, number: int) -> list[float | None]:
     """Divide the timesteps into equal spans, and return the mean return of the episodes that ended in each."""
-    ends, returns = np.array(episodes.ends), np.array(episodes.returns)
     edges = np.linspace(0, timesteps, number + 1)
     spans = [returns[(low < ends) & (ends <= high)] for low, high in pairwise(edges)]
     return [round(float(span.mean()), 2) if len(span) else None for span in spans]
@@ -148,9 +178,17 @@ def summary(runs: list[dict[str, Any]]) -> str:
     cut = "" if steps >= planned else f" of the recipe's {planned:,}"
     means = ", ".join(f"{run['mean']:.0f}" for run in runs)
     minutes = sum(run["cpu_seconds"] for run in runs) / len(runs) / 60
+    spent = f"{minutes:.1f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
     several, each = ("s", " each") if len(runs) > 1 else ("", "")
     seeds = f"seed{several} {', '.join(str(run['seed']) for run in runs)}"
-    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {minutes:.1f} minutes of one core{each}."
+    return f"Reached {means} ({seeds}) after {steps:,} steps{cut}, in {spent} of one core{each}."
+
+
+def costs() -> str:
+    """Say what the agents in Atari games cost, beside SB3's."""
+    measured = json.loads(SPEED.read_text())["runs"]["breakout"]
+    ours, theirs = (measured["steps"] / np.median(measured["seconds"][name]) for name in ("PPOClip", "PPO"))
+    return ATARI.format(ours=ours, theirs=theirs)
 
 
 def page(records: list[dict[str, Any]], folder: Path) -> str:
@@ -162,7 +200,8 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
         goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
         agent = f" ![the trained agent]({env_id}.gif)" if (folder / f"{env_id}.gif").exists() else ""
         text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png){agent}\n"
-        note = f"{NOTES[env_id]}\n\n" if env_id in NOTES else ""
+        said = costs() if env_id == BREAKOUT else NOTES.get(env_id)
+        note = f"{said}\n\n" if said else ""
         parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
     return "\n".join([*parts, FILES, f"{agents.overview()}\n"])
 
@@ -224,18 +263,26 @@ def add_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=count, default=2, help="number of parallel runs (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
     parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=Path, help="folder of `compare --algos ppo_clip --checkpoints`, whose runs to evaluate and add"
+    )
     parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
 
 
 def make(options: argparse.Namespace) -> None:
-    """Make the runs that have no record yet, and record each when it ends."""
+    """Make the runs that have no record yet, or take them from ``--runs``, and record each when it ends."""
     for seed in options.seeds:
         RULES["seed"].check("--seeds", seed)
     done, steps = read(options.records), options.timesteps
-    plan = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
+    if options.runs is not None:
+        found = [run for run in of_compare.read(options.runs / "records") if run["label"] == "ppo_clip"]
+        new = [run for run in found if run["status"] == "finished" and missing(done, run["env"], [run["seed"]], None)]
+        plan = [delayed(adopt)(run, options.runs / "checkpoints" / run["name"], agents.AGENTS) for run in new]
+    else:
+        tasks = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
+        plan = [delayed(record)(*task) for task in tasks]
     options.records.parent.mkdir(parents=True, exist_ok=True)
-    in_parallel = Parallel(n_jobs=options.jobs, return_as="generator_unordered")
-    for made in in_parallel(delayed(record)(*run) for run in plan):
+    for made in Parallel(n_jobs=options.jobs, return_as="generator_unordered")(plan):
         with options.records.open("a") as lines:
             lines.write(json.dumps(made) + "\n")
 

@@ -33,6 +33,7 @@ TABLES = {
     "speed": (
         ("Training on an AMD EPYC (Zen 4), one thread", "throughput", "throughput-bars"),
         ("Training on an Intel Xeon, one thread", "throughput", "throughput-bars-xeon"),
+        ("Breakout on an AMD EPYC (Zen 5), one thread", "throughput", "throughput-breakout"),
         ("All variants", "throughput", "throughput-variants"),
         ("Beside sb3-contrib", "throughput", "throughput-contrib"),
         ("On an NVIDIA H200, one thread", "throughput", "throughput-h200"),

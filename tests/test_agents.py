@@ -5,9 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch as th
+from PIL import Image, ImageSequence
 
 from benchmarks import agents
 from benchmarks.__main__ import main
+from sb3_ppo_variants import PPOClip
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "agents"
@@ -33,6 +36,27 @@ def test_another_score_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
     card.write_text(text)
     assert changed == 1 and main(["agents", "--envs", "MoveOrKick-v0", "--agents", str(tmp_path)]) == 1
     assert "published: 9.00 ± " in capsys.readouterr().out
+
+
+def test_a_published_agent_acts_as_the_trained_one_and_can_go_on(tmp_path: Path) -> None:
+    trained = FOLDER / "MoveOrKick-v0"
+    score = agents.publish("MoveOrKick-v0", trained, tmp_path)
+    assert str(score) == str(agents.published(tmp_path)) and score.agrees_with(agents.published(trained))
+    before, after = (PPOClip.load(folder / "model.zip", weights_only=True) for folder in (trained, tmp_path))
+    assert all(map(th.equal, before.policy.parameters(), after.policy.parameters()))
+    assert after.policy.optimizer.state_dict()["state"] == {}
+    after.set_env(agents.recipe("ppo_clip", "MoveOrKick-v0").make_env())
+    after.learn(after.n_steps, reset_num_timesteps=False)
+
+
+def test_a_clip_shows_every_other_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "CLIP_STEPS", 10)
+    options = ["--envs", "CartPole-v1", "--agents", str(FOLDER), "--film", str(tmp_path)]
+    assert main(["agents", *options]) == 0
+    with Image.open(tmp_path / "CartPole-v1.gif") as clip:
+        # Equal pictures are one, which is shown for longer.
+        shown = [picture.info["duration"] for picture in ImageSequence.Iterator(clip)]
+        assert (sum(shown), clip.size) == (5 * agents.CLIP_PAUSE, (315, 210)) and len(shown) > 1
 
 
 def test_cards_name_the_score_of_the_gallery() -> None:
