@@ -132,9 +132,7 @@ def make(env_id: str, folder: Path, timesteps: int | None = None) -> None:
 def publish(env_id: str, trained: Path, folder: Path) -> Score:
     """Write the agent in a folder to another, with its card, and return its score."""
     made = recipe(ALGORITHM, env_id)
-    loaded, env = load(made, trained)
-    env.close()
-    model = cast(OnPolicyAlgorithm, loaded)
+    model = cast(OnPolicyAlgorithm, made.algorithm.load(trained / MODEL))
     # Adam's moments would be two thirds of the file.
     model.policy.optimizer.state.clear()
     folder.mkdir(parents=True, exist_ok=True)
