@@ -200,7 +200,7 @@ def page(records: list[dict[str, Any]], folder: Path) -> str:
         goal = "" if ENVIRONMENTS[env_id] is None else f" Goal: {ENVIRONMENTS[env_id]:g}."
         agent = f" ![the trained agent]({env_id}.gif)" if (folder / f"{env_id}.gif").exists() else ""
         text = f"{summary(runs)}{goal}\n\n![learning curve]({env_id}.png){agent}\n"
-        said = costs() if env_id == BREAKOUT else NOTES.get(env_id)
+        said = costs() if env_id == BREAKOUT and not cut_short(runs) else NOTES.get(env_id)
         note = f"{said}\n\n" if said else ""
         parts.append(f"## {env_id}{cut_short(runs)}\n\n{note}{text}")
     return "\n".join([*parts, FILES, f"{agents.overview()}\n"])
