@@ -28,6 +28,8 @@ ENVIRONMENTS = {
     "Pendulum-v1": 1,
     "LunarLander-v3": 1,
     "MoveOrKick-v0": 1,
+    "BreakoutNoFrameskip-v4": 0,
+    "PongNoFrameskip-v4": 0,
 }
 ALGORITHM, EPISODES = "ppo_clip", 100
 # The means of two evaluations of the same agent differ by less than this many standard errors of one.

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import agents
 from benchmarks.measuring import add_names, count
-from benchmarks.published import CLEANRL, EVALUATIONS, RL_ZOO3
+from benchmarks.published import CLEANRL, EVALUATIONS, PAPER, RL_ZOO3
 from benchmarks.workloads import BREAKOUT
 from sb3_ppo_variants.arguments import RULES
 from sb3_ppo_variants.commandline import whole_number
@@ -89,10 +89,11 @@ curves show the returns during training: each seed in grey, their mean in blue. 
 no record in `results/gallery.jsonl` yet, and writes this page from the records. The [files](#files-of-trained-agents)
 of the agents that are shown in motion are in the repository.
 
-The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3] and [CleanRL][cleanrl]
-publish, with the version of the environment and the number of steps that they used. rl_zoo3 has the hyperparameters of
-our recipes, except in Pendulum, and evaluates a single run (± standard deviation over episodes). CleanRL has one set of
-hyperparameters for MuJoCo and one for Atari games, and takes the returns during training.
+The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3], [CleanRL][cleanrl] and
+Table 6 of the paper publish, with the version of the environment and the number of steps that they used. rl_zoo3 has
+the hyperparameters of our recipes, except in Pendulum, and evaluates a single run (± standard deviation over episodes).
+CleanRL has one set of hyperparameters for MuJoCo and one for Atari games, and takes the returns during training, as the
+paper does: its scores are means of the last 100 episodes of three runs.
 
 [rl_zoo3]: https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md
 [cleanrl]: https://docs.cleanrl.dev/rl-algorithms/ppo
@@ -220,6 +221,7 @@ def beside(found: dict[str, list[dict[str, Any]]]) -> str:
                 "seeds": str(len(runs)),
                 "rl_zoo3": str(RL_ZOO3.get(env_id, "")),
                 "CleanRL": str(CLEANRL.get(env_id, "")),
+                "paper": str(PAPER.get(env_id, "")),
             }
         )
     return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
@@ -276,7 +278,11 @@ def make(options: argparse.Namespace) -> None:
     done, steps = read(options.records), options.timesteps
     if options.runs is not None:
         found = [run for run in of_compare.read(options.runs / "records") if run["label"] == "ppo_clip"]
-        new = [run for run in found if run["status"] == "finished" and missing(done, run["env"], [run["seed"]], None)]
+        new = [
+            run
+            for run in found
+            if run["status"] == "finished" and missing(done, run["env"], [run["seed"]], run["steps"])
+        ]
         plan = [delayed(adopt)(run, options.runs / "checkpoints" / run["name"], agents.AGENTS) for run in new]
     else:
         tasks = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]

@@ -46,6 +46,8 @@ CLEANRL = {
     "BreakoutNoFrameskip-v4": Score(414.66, 28.09, "10M", "v4"),
     "PongNoFrameskip-v4": Score(20.36, 0.20, "10M", "v4"),
 }
+# Table 6 of the paper, which has no standard deviations: three runs each of 40 million frames.
+PAPER = {"BreakoutNoFrameskip-v4": "275 (v4, 10M)", "PongNoFrameskip-v4": "21 (v4, 10M)"}
 # Mean returns of the deterministic policy over 20 episodes during the run that rl_zoo3 published, each after the same
 # number of steps; those of Walker2d are the last ten.
 # https://github.com/DLR-RM/rl-trained-agents/tree/cd35bde610f4045bf2e0731c8f4c88d22df8fc85/ppo

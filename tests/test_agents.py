@@ -39,12 +39,15 @@ def test_another_score_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_published_agent_acts_as_the_trained_one_and_can_go_on(tmp_path: Path) -> None:
-    trained = FOLDER / "MoveOrKick-v0"
-    score = agents.publish("MoveOrKick-v0", trained, tmp_path)
-    assert str(score) == str(agents.published(tmp_path)) and score.agrees_with(agents.published(trained))
-    before, after = (PPOClip.load(folder / "model.zip", weights_only=True) for folder in (trained, tmp_path))
-    assert all(map(th.equal, before.policy.parameters(), after.policy.parameters()))
-    assert after.policy.optimizer.state_dict()["state"] == {}
+    trained = PPOClip.load(FOLDER / "MoveOrKick-v0" / "model.zip", weights_only=True)
+    trained.set_env(agents.recipe("ppo_clip", "MoveOrKick-v0").make_env())
+    trained.learn(trained.n_steps, reset_num_timesteps=False)
+    trained.save(tmp_path / "trained" / "model.zip")
+    score = agents.publish("MoveOrKick-v0", tmp_path / "trained", tmp_path / "published")
+    assert str(score) == str(agents.published(tmp_path / "published"))
+    after = PPOClip.load(tmp_path / "published" / "model.zip", weights_only=True)
+    assert all(map(th.equal, trained.policy.parameters(), after.policy.parameters()))
+    assert trained.policy.optimizer.state_dict()["state"] and not after.policy.optimizer.state_dict()["state"]
     after.set_env(agents.recipe("ppo_clip", "MoveOrKick-v0").make_env())
     after.learn(after.n_steps, reset_num_timesteps=False)
 

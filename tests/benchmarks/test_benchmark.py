@@ -1,6 +1,7 @@
 """The benchmarks run and report their measurements."""
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from stable_baselines3.common.vec_env import VecNormalize
 
-from benchmarks import gallery, stepping, throughput, workloads
+from benchmarks import agents, gallery, stepping, throughput, workloads
 from benchmarks.__main__ import TOOLS, main
 from helpers import BOX, noise_envs
+from sb3_ppo_variants import __main__ as package
+from sb3_ppo_variants.compare import records as of_compare
 
 
 @pytest.fixture(autouse=True)
@@ -136,12 +139,31 @@ def test_gallery_makes_what_has_no_record_and_shows_all(tmp_path: Path) -> None:
     assert (tmp_path / "page/CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_gallery_takes_runs_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, records, published = tmp_path / "runs", tmp_path / "gallery.jsonl", tmp_path / "agents"
+    plan = ["--algos", "ppo_clip", "--envs", "CartPole-v1", "--seeds", "2", "--timesteps", "512"]
+    assert package.main(["compare", *plan, "--checkpoints", "--jobs", "1", "--out", str(runs)]) == 0
+    monkeypatch.setattr(agents, "AGENTS", published)
+    options = ["--records", str(records), "--gallery", str(tmp_path / "page"), "--jobs", "1"]
+    # The second time, nothing is new.
+    for _ in range(2):
+        assert main(["gallery", "--runs", str(runs), *options]) == 0
+    trained = {run["seed"]: run for run in of_compare.read(runs / "records") if run["label"] == "ppo_clip"}
+    rows = gallery.read(records)
+    assert [(row["seed"], row["timesteps"]) for row in rows] == [(0, 512), (1, 512)]
+    for row in rows:
+        # The first of 100 spans of 5.12 steps ends at step 5.
+        ended = {math.ceil(step / 5.12) - 1 for step in trained[row["seed"]]["episodes"]["ends"]}
+        assert {span for span, value in enumerate(row["curve"]) if value is not None} == ended
+    assert round(agents.published(published / "CartPole-v1").mean, 2) == rows[1]["mean"] != rows[0]["mean"]
+
+
 def test_gallery_shows_the_mean_of_the_seeds_beside_the_scores_of_others() -> None:
     runs = [{**MADE, "env": "Walker2d-v5", "mean": mean, "recipe_timesteps": 200_192} for mean in (1000, 1400)]
     cells = [cell.strip() for cell in gallery.beside({"Walker2d-v5": runs}).splitlines()[-1].strip("|").split("|")]
     assert cells == [
         "Walker2d-v5 (50% of the recipe's steps)", "100,096", "1200 ± 283", "2", "3479 ± 822 (v3, 1M)",
-        "2288 ± 572 (v4, 1M)",
+        "2288 ± 572 (v4, 1M)", "",
     ]  # fmt: skip
 
 
