@@ -277,12 +277,9 @@ def make(options: argparse.Namespace) -> None:
         RULES["seed"].check("--seeds", seed)
     done, steps = read(options.records), options.timesteps
     if options.runs is not None:
-        found = [run for run in of_compare.read(options.runs / "records") if run["label"] == "ppo_clip"]
-        new = [
-            run
-            for run in found
-            if run["status"] == "finished" and missing(done, run["env"], [run["seed"]], run["steps"])
-        ]
+        runs = [run for run in of_compare.read(options.runs / "records") if run["label"] == "ppo_clip"]
+        finished = [run for run in runs if run["status"] == "finished"]
+        new = [run for run in finished if missing(done, run["env"], [run["seed"]], run["steps"])]
         plan = [delayed(adopt)(run, options.runs / "checkpoints" / run["name"], agents.AGENTS) for run in new]
     else:
         tasks = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
