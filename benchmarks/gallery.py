@@ -94,8 +94,8 @@ of the agents that are shown in motion are in the repository.
 The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3], [CleanRL][cleanrl] and
 Table 6 of the paper publish, with the version of the environment and the number of steps that they used. rl_zoo3 has
 the hyperparameters of our recipes, except in Pendulum, and evaluates a single run (± standard deviation over episodes).
-CleanRL has one set of hyperparameters for MuJoCo and one for Atari games, and takes the returns during training. So does
-the paper, over the last 100 episodes of three runs.
+CleanRL has one set of hyperparameters for MuJoCo and one for Atari games, and takes the returns during training. So
+does the paper, over the last 100 episodes of three runs.
 
 [rl_zoo3]: https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md
 [cleanrl]: https://docs.cleanrl.dev/rl-algorithms/ppo
