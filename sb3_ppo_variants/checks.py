@@ -25,12 +25,13 @@ from sb3_ppo_variants.arguments import LEARN_RULES, check_arguments
 from sb3_ppo_variants.envs import masks
 from sb3_ppo_variants.envs.outputs import LARGEST, OutputCheck, checked_outputs
 from sb3_ppo_variants.errors import ArgumentError, EnvOutputError, GuardError, NonFiniteError
+from sb3_ppo_variants.generators import generators_kept
 from sb3_ppo_variants.interrupts import interrupts_can_be_held
 from sb3_ppo_variants.layout import AnySpace, is_hybrid, parts_of
 from sb3_ppo_variants.losses import ValueLoss, check_fixed
 from sb3_ppo_variants.objectives import Objective
 from sb3_ppo_variants.objectives.ewma import within
-from sb3_ppo_variants.policies.kind import generators_kept, kind_of, of_first_state
+from sb3_ppo_variants.policies.kind import kind_of, of_first_state
 from sb3_ppo_variants.processes import find_normalizations
 from sb3_ppo_variants.saving import SavedAlgorithm
 from sb3_ppo_variants.statistics import check_finite_parameters
@@ -51,7 +52,7 @@ def check_objective(objective: Objective, policy: ActorCriticPolicy) -> None:
     check_fixed(within(objective))
     if type(objective).check_distribution is Objective.check_distribution:
         return
-    with th.no_grad(), generators_kept(policy):
+    with th.no_grad(), generators_kept():
         objective.check_distribution(of_first_state(policy)[0])
 
 

@@ -1,37 +1,44 @@
-"""Draws of random numbers that leave the global generators alone."""
+"""The states of the global random generators."""
 
-from collections.abc import Sequence
-from typing import Any
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch as th
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sb3_ppo_variants.arguments import Values
 
 
-class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Draws random numbers on the CPU from a copy of PyTorch's generator while the context is active, in this thread.
+def get_random_state() -> Values:
+    """Get the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
+    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),
+        "torch": th.get_rng_state().numpy(),
+        "cuda": [of_gpu.numpy() for of_gpu in cuda],
+    }
 
-    The generator stays as it is, so other threads draw what they would have drawn. If it were restored afterwards, they
-    would draw the same numbers twice.
 
-    :param seed: the seed of the copy; ``None`` for the state of the generator
-    """
+def set_random_state(state: Values) -> None:
+    """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    th.set_rng_state(th.from_numpy(state["torch"]))
+    for index, of_gpu in enumerate(state["cuda"]):
+        if index >= th.cuda.device_count():
+            warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
+            break
+        th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
 
-    def __init__(self, seed: int | None = None):
-        super().__init__()  # type: ignore[no-untyped-call]
-        copy = th.Generator()
-        self._copy = copy.set_state(th.get_rng_state()) if seed is None else copy.manual_seed(seed)
 
-    def __torch_dispatch__(
-        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Values | None = None
-    ) -> Any:
-        given = dict(kwargs or {})
-        if th.Tag.nondeterministic_seeded in function.tags and given.get("generator") is None:
-            name = f"{function._overloadname}_generator".removeprefix("default_")
-            function = getattr(function.overloadpacket, name, function)
-            devices = [given.get("device") or "cpu", *(each.device for each in args if isinstance(each, th.Tensor))]
-            left = [argument.name for argument in function._schema.arguments[len(args) :]]
-            if "generator" in left and th.device(devices[-1]).type == "cpu":
-                given["generator"] = self._copy
-        return function(*args, **given)
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the generators when the context ends, because SB3 does not compute this, or does not seed here."""
+    state = get_random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)

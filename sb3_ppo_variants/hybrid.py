@@ -20,7 +20,7 @@ from torch import nn
 from sb3_ppo_variants.arguments import FINITE
 from sb3_ppo_variants.distributions import ActionDistribution, Gaussian, StateGaussianDistribution, Std, distribution_of
 from sb3_ppo_variants.errors import ArgumentError, refuse
-from sb3_ppo_variants.generators import OwnDraws
+from sb3_ppo_variants.generators import generators_kept
 from sb3_ppo_variants.kl import Divergences, Parameters, divergences_of, known_parameters
 from sb3_ppo_variants.layout import AnySpace, HybridLayout, Part, size_of
 
@@ -200,7 +200,7 @@ def _sizes_of(distribution: Distribution) -> tuple[int, int, int]:
     :return: the numbers of outputs of the layer (means, or logits), of standard deviations that are parameters of the
         policy, and of tensors that define the distribution
     """
-    with OwnDraws():  # The layer is not used, so its weights must not change those of others.
+    with generators_kept():  # The layer is not used, so its weights must not change those of others.
         made: object = distribution.proba_distribution_net(latent_dim=1)
     layer, log_std = made if isinstance(made, tuple) else (made, None)
     n_stds = 0 if log_std is None else log_std.numel()

@@ -18,11 +18,12 @@ from sb3_ppo_variants import losses
 from sb3_ppo_variants.collector import Observations, bounds_of, bring_into_bounds, resample_noise
 from sb3_ppo_variants.envs.outputs import check_finite
 from sb3_ppo_variants.errors import ArgumentError
+from sb3_ppo_variants.generators import generators_kept
 from sb3_ppo_variants.kl import Divergences, MissingKLError, Parameters, divergences_of
 from sb3_ppo_variants.objectives import Batch
 from sb3_ppo_variants.objectives.ewma import ProximalPolicy
 from sb3_ppo_variants.objectives.objective import OF_DISTRIBUTIONS
-from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind, generators_kept
+from sb3_ppo_variants.policies.kind import Acted, Evaluated, PolicyKind
 from sb3_ppo_variants.processes import normalize_together
 from sb3_ppo_variants.rollout import Columns, Samples, draw_minibatches
 from sb3_ppo_variants.statistics import MinibatchStatistics
@@ -41,7 +42,7 @@ def parameters_in_rollout(kind: PolicyKind, buffer: RolloutBuffer) -> tuple[Dive
     kind.check_kl()
     chunks, apart = [], kind.apart()
     apart.policy.set_training_mode(False)
-    with th.no_grad(), generators_kept(apart.policy):
+    with th.no_grad(), generators_kept():
         for distribution in apart.distributions(buffer):
             divergences = divergences_of(distribution)
             chunks.append(divergences.parameters(distribution))
@@ -221,7 +222,7 @@ class TorchUpdate:
     def _evaluate_proximal(self, proximal: ProximalPolicy, samples: Samples) -> Compared:
         """Evaluate the policy that an EWMA compares with, in the place of the policy of the rollout."""
         kind = self._apart
-        with proximal.in_place_of(self._descent.parameters), th.no_grad(), generators_kept(kind.policy):
+        with proximal.in_place_of(self._descent.parameters), th.no_grad(), generators_kept():
             log_prob = kind.evaluate(samples).log_prob
             parameters = kind.evaluated_parameters(samples)[1] if self._plan.objective.needs_kl else None
         return log_prob, parameters

@@ -4,9 +4,7 @@
 masks or memory, derive from it, and are registered with :func:`register_kind`.
 """
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy, deepcopy
 from functools import cache, partial
 from threading import get_ident, main_thread
@@ -64,8 +62,6 @@ GIVEN_TO_OPTIMIZER = ("params", "lr")
 GIVEN_TO_BUFFER = (
     "buffer_size", "observation_space", "action_space", "device", "gamma", "gae_lambda", "n_envs", "hidden_state_shape",
 )  # fmt: skip
-# Packages whose modules draw no random numbers in evaluation mode.
-WITHOUT_DRAWS = {"torch", "stable_baselines3", "sb3_contrib", __name__.partition(".")[0]}
 # What a policy needs besides observations: nothing, action masks, or the sequences of a memory.
 More: TypeAlias = Any
 Kind = TypeVar("Kind", bound="PolicyKind")
@@ -378,30 +374,6 @@ def policy_of_thread(policy: ActorCriticPolicy, learner: int | None) -> ActorCri
     own: ActorCriticPolicy = copy_of_policy(policy) if learner else _shallow(getattr(policy, "_orig_mod", policy))
     own.action_dist = copy(own.action_dist)
     return own
-
-
-@contextmanager
-def generators_kept(policy: ActorCriticPolicy) -> Iterator[None]:
-    """Leave the random generators of PyTorch, NumPy and Python as they are, because SB3 does not compute this.
-
-    Where nothing can draw, nothing is restored, so that other threads do not draw the same again.
-    """
-    if not policy.training and not any(map(_may_draw, policy.modules())):
-        yield
-        return
-    ours, numpys = random.getstate(), np.random.get_state()
-    try:
-        with th.random.fork_rng([policy.device] if policy.device.type == "cuda" else []):
-            yield
-    finally:
-        np.random.set_state(numpys)
-        random.setstate(ours)
-
-
-def _may_draw(module: nn.Module) -> bool:
-    """Whether a module may draw random numbers in evaluation mode, because it calls code of users."""
-    package = type(module).__module__.partition(".")[0]
-    return package not in WITHOUT_DRAWS or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 _KINDS: dict[type, type[PolicyKind]] = {}

@@ -27,7 +27,7 @@ from sb3_ppo_variants.collector import LSTM_STATES
 from sb3_ppo_variants.envs.adapter import adapt, seed_env
 from sb3_ppo_variants.envs.outputs import check_observables
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
-from sb3_ppo_variants.generators import OwnDraws
+from sb3_ppo_variants.generators import generators_kept
 from sb3_ppo_variants.processes import EPISODES, Processes, current
 from sb3_ppo_variants.saving.checkpoint import ATTRIBUTES, MODEL, TrainingRun, describe_arguments, find_checkpoint
 from sb3_ppo_variants.saving.files import CLASSES, File, find_unreadable, read_archive, serialize, write_atomically
@@ -91,8 +91,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises ArgumentError: if the environments cannot be seeded
         """
         if seed is not None:
-            if LOADING not in vars(self):  # Loading does not disturb what other threads draw.
-                set_random_seed(seed, using_cuda=self.device.type == "cuda")
+            set_random_seed(seed, using_cuda=self.device.type == "cuda")
             self.action_space.seed(seed)
             if self.env is not None:
                 seed_env(self.env, seed)
@@ -213,7 +212,7 @@ class SavedAlgorithm(OnPolicyAlgorithm):
             device = choose_device(device, values["policy_class"], values.get("policy_kwargs"))
             values[LOADING] = archive.name, archive.note.get("structure"), not STRUCTURE.isdisjoint({*objects, *kwargs})
             file = replace(archive, data=dict.fromkeys(values)).to_file()  # SB3 takes the values instead.
-            with OwnDraws(values.get("seed")):
+            with generators_kept():
                 return super().load(file, env, device, values, print_system_info, force_reset)
         except DamagedFileError as error:
             if needing := ", ".join(f"{name}={kwargs[name]!r}" for name in kwargs if name in STRUCTURE):

@@ -8,7 +8,6 @@ these files in ``SHA256SUMS``, in the format of ``sha256sum --check``.
 import json
 import os
 import pickle
-import random
 import re
 import secrets
 import shutil
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch as th
 from stable_baselines3.common import callbacks
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
@@ -30,6 +28,7 @@ from sb3_ppo_variants.arguments import COUNT, FLAG, RULES, Values, describe, ins
 from sb3_ppo_variants.collector import Turn, begin_new_episodes
 from sb3_ppo_variants.envs.adapter import has_attr, seed_env
 from sb3_ppo_variants.errors import ArgumentError, DamagedFileError
+from sb3_ppo_variants.generators import get_random_state, set_random_state
 from sb3_ppo_variants.processes import Statistics, find_normalizations
 from sb3_ppo_variants.saving.files import decode, encode, is_plain, replacing, sha256
 
@@ -57,29 +56,6 @@ REMEMBERED: Mapping[type, Sequence[str]] = {
 # What a VecNormalize wrapper has from the environment inside it.
 OF_ENV = ("venv", "observation_space", "action_space")
 WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
-
-
-def get_random_state() -> Values:
-    """Get the states of the generators of Python, NumPy and PyTorch on the CPU and each GPU, as plain values."""
-    cuda = th.cuda.get_rng_state_all() if th.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=False),
-        "torch": th.get_rng_state().numpy(),
-        "cuda": [of_gpu.numpy() for of_gpu in cuda],
-    }
-
-
-def set_random_state(state: Values) -> None:
-    """Set the generators to what :func:`get_random_state` returned, and warn if there are fewer GPUs now."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    th.set_rng_state(th.from_numpy(state["torch"]))
-    for index, of_gpu in enumerate(state["cuda"]):
-        if index >= th.cuda.device_count():
-            warnings.warn(f"There is no cuda:{index}, so its random state is not restored and the run will differ.")
-            break
-        th.cuda.set_rng_state(th.from_numpy(of_gpu), index)
 
 
 def begin_seeded_episodes(model: OnPolicyAlgorithm, seed: int, rank: int) -> None:

@@ -17,7 +17,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv,
 from helpers import BOX, IMAGE, VARIANTS, LogRecorder, noise_envs, small
 from sb3_ppo_variants import ExactCheckpointCallback, PPOAdaptiveKL, PPOClip
 from sb3_ppo_variants.envs import GymnasiumVecEnv, SafeSubprocVecEnv, make_ale_vec_env
-from sb3_ppo_variants.saving.checkpoint import Checkpoint, get_random_state, set_random_state
+from sb3_ppo_variants.generators import get_random_state, set_random_state
+from sb3_ppo_variants.saving.checkpoint import Checkpoint
 
 
 @pytest.mark.sampled(4)
