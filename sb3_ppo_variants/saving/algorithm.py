@@ -91,7 +91,10 @@ class SavedAlgorithm(OnPolicyAlgorithm):
         :raises ArgumentError: if the environments cannot be seeded
         """
         if seed is not None:
-            set_random_seed(seed, using_cuda=self.device.type == "cuda")
+            if LOADING in vars(self):  # GPUs that are not in use yet have no state that load() could restore.
+                th.default_generator.manual_seed(seed)
+            else:
+                set_random_seed(seed, using_cuda=self.device.type == "cuda")
             self.action_space.seed(seed)
             if self.env is not None:
                 seed_env(self.env, seed)
