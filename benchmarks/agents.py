@@ -18,7 +18,6 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import examples.environments  # noqa: F401
 from benchmarks.measuring import add_names, count
-from sb3_ppo_variants.envs.making import is_atari, spec_of
 from sb3_ppo_variants.recipes import EVALUATION_SEED, Recipe, entries_of, evaluate, load, recipe, select, train
 
 AGENTS, GALLERY = Path("results/agents"), Path("docs/reports/gallery")
@@ -35,8 +34,8 @@ ALGORITHM, EPISODES = "ppo_clip", 100
 # The means of two evaluations of the same agent differ by less than this many standard errors of one.
 STANDARD_ERRORS = 3
 MODEL, CARD = "model.zip", "README.md"
-# A clip shows every other of these steps, each for so many milliseconds, in this many colours.
-CLIP_STEPS, CLIP_PAUSE, CLIP_COLORS = 600, 40, 16
+# A clip shows every other of these steps, each for so many milliseconds, in this many colours and pixels of height.
+CLIP_STEPS, CLIP_PAUSE, CLIP_COLORS, CLIP_HEIGHT = 600, 40, 16, 210
 # The line of a card before and after its metadata.
 FENCE = "---\n"
 TEXT = """\
@@ -100,10 +99,11 @@ def published(folder: Path) -> Score:
 
 def card(env_id: str, timesteps: int, score: Score) -> str:
     """Return the card of an agent, in Markdown, with the metadata that ``push_to_hub`` of the RL Zoo writes."""
-    algorithm, task = recipe(ALGORITHM, env_id).algorithm.__name__, "reinforcement-learning"
+    made, task = recipe(ALGORITHM, env_id), "reinforcement-learning"
+    algorithm = made.algorithm.__name__
     text = TEXT.format(
         algorithm=algorithm, env_id=env_id, timesteps=timesteps, seed=ENVIRONMENTS[env_id], score=score,
-        episodes=EPISODES, policy="stochastic" if is_atari(spec_of(env_id)) else "deterministic",
+        episodes=EPISODES, policy="deterministic" if made.is_deterministic else "stochastic",
         errors=STANDARD_ERRORS, folder=(AGENTS / env_id).as_posix(), model=MODEL,
         hyperparameters=yaml.safe_dump(select(entries_of(ALGORITHM), env_id), sort_keys=False),
     )  # fmt: skip
@@ -154,17 +154,18 @@ def frames(made: Recipe, folder: Path) -> Iterator[np.ndarray]:
             picture = env.render()
             assert picture is not None
             yield picture
-            actions, _ = model.predict(observations, deterministic=not is_atari(spec_of(made.env_id)))  # type: ignore[arg-type]
+            actions, _ = model.predict(observations, deterministic=made.is_deterministic)  # type: ignore[arg-type]
             observations, *_ = env.step(actions)
     finally:
         env.close()
 
 
-def film(env_id: str, folder: Path, file: Path, height: int = 210) -> None:
+def film(env_id: str, folder: Path, file: Path) -> None:
     """Show the agent in a folder in an animated GIF."""
     pictures = islice(frames(recipe(ALGORITHM, env_id), folder), 0, CLIP_STEPS, 2)
     images = [Image.fromarray(picture) for picture in pictures]
-    size = (images[0].width * height // images[0].height, height)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    size = (images[0].width * CLIP_HEIGHT // images[0].height, CLIP_HEIGHT)
     first, *others = [image.resize(size).quantize(CLIP_COLORS) for image in images]
     first.save(file, save_all=True, append_images=others, duration=CLIP_PAUSE, loop=0)
 

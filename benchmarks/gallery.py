@@ -26,7 +26,6 @@ from sb3_ppo_variants.errors import ArgumentError
 from sb3_ppo_variants.recipes import Episodes, Recipe, recipe, train
 
 RECORDS = Path("results/gallery.jsonl")
-GALLERY = Path("docs/reports/gallery")
 # The mean return to reach in each environment; None where the recipe takes hours.
 ENVIRONMENTS: dict[str, float | None] = {
     "CartPole-v1": 500,
@@ -79,17 +78,16 @@ python -m benchmarks gallery --runs runs/atari
 With this recipe and one thread, `PPOClip` trains {ours:.0f} steps a second in Breakout and SB3's `PPO` {theirs:.0f}, in
 [alternating runs](../speed/report.md) on the same machine.
 
-rl_zoo3's scores are those of a single run, too. Two runs cannot tell how much of the difference is chance."""
+One run of each cannot tell how much of the difference from rl_zoo3's scores is chance."""
 # A curve has the mean return of the episodes that ended in each of this many equal spans of steps.
 SPANS = 100
-EPISODES = 100
 INTRODUCTION = f"""# What the recipes reach
 
 We trained `PPOClip` with the recipes in `sb3_ppo_variants/recipes`, on one CPU thread. A score is the mean return of
-the saved model over {EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic one). The
-curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs that have
-no record in `results/gallery.jsonl` yet, and writes this page from the records. The [files](#files-of-trained-agents)
-of the agents that are shown in motion are in the repository.
+the saved model over {agents.EPISODES} new episodes, with the deterministic policy (in Atari games, the stochastic
+one). The curves show the returns during training: each seed in grey, their mean in blue. `make gallery` makes the runs
+that have no record in `results/gallery.jsonl` yet, and writes this page from the records. The
+[files](#files-of-trained-agents) of the agents that are shown in motion are in the repository.
 
 The table has the mean of all seeds (± their standard deviation) beside what [rl_zoo3][rl_zoo3], [CleanRL][cleanrl] and
 Table 6 of the paper publish, with the version of the environment and the number of steps that they used. rl_zoo3 has
@@ -103,8 +101,8 @@ does the paper, over the last 100 episodes of three runs.
 FILES = f"""## Files of trained agents
 
 These agents are in the repository, each with a card. `python -m benchmarks agents` evaluates them again over
-{EPISODES} new episodes, and fails if a mean return is more than {agents.STANDARD_ERRORS} standard errors from the
-published one; with `--film`, it makes the clips. `load(..., weights_only=True)` reads the files without unpickling
+{agents.EPISODES} new episodes, and fails if a mean return is more than {agents.STANDARD_ERRORS} standard errors from
+the published one; with `--film`, it makes the clips. `load(..., weights_only=True)` reads the files without unpickling
 anything.
 """
 
@@ -259,32 +257,38 @@ def draw(runs: list[dict[str, Any]], file: Path) -> None:
 def add_command(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_names(parser, "--envs", ENVIRONMENTS, list(ENVIRONMENTS))
-    parser.add_argument("--seeds", type=whole_number, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
+    parser.add_argument("--seeds", type=whole_number, nargs="+", help="seeds (default: 1 2 3, and all of --runs)")
     parser.add_argument(
         "--timesteps", type=count,
         help="environment steps of a run (default: the recipe's). The page shows the longest runs in each environment",
     )  # fmt: skip
     parser.add_argument("--jobs", type=count, default=2, help="number of parallel runs (default: %(default)s)")
     parser.add_argument("--records", type=Path, default=RECORDS, help="file for the records (default: %(default)s)")
-    parser.add_argument("--gallery", type=Path, default=GALLERY, help="folder for the page (default: %(default)s)")
     parser.add_argument(
+        "--gallery", type=Path, default=agents.GALLERY, help="folder for the page (default: %(default)s)"
+    )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--runs", type=Path, help="folder of `compare --algos ppo_clip --checkpoints`, whose runs to evaluate and add"
     )
-    parser.add_argument("--report", action="store_true", help="write the page from the records, without training")
+    instead.add_argument("--report", action="store_true", help="write the page from the records, without training")
 
 
 def make(options: argparse.Namespace) -> None:
     """Make the runs that have no record yet, or take them from ``--runs``, and record each when it ends."""
-    for seed in options.seeds:
+    done, steps, seeds = read(options.records), options.timesteps, options.seeds
+    for seed in seeds or ():
         RULES["seed"].check("--seeds", seed)
-    done, steps = read(options.records), options.timesteps
     if options.runs is not None:
+        if steps is not None:
+            raise ArgumentError(f"--timesteps {steps} cannot change how long the runs of --runs were: leave it out")
         runs = [run for run in of_compare.read(options.runs / "records") if run["label"] == "ppo_clip"]
-        finished = [run for run in runs if run["status"] == "finished"]
+        asked = [run for run in runs if run["env"] in options.envs and (seeds is None or run["seed"] in seeds)]
+        finished = [run for run in asked if run["status"] == "finished"]
         new = [run for run in finished if missing(done, run["env"], [run["seed"]], run["steps"])]
         plan = [delayed(adopt)(run, options.runs / "checkpoints" / run["name"], agents.AGENTS) for run in new]
     else:
-        tasks = [(env, seed, steps) for env in options.envs for seed in missing(done, env, options.seeds, steps)]
+        tasks = [(env, seed, steps) for env in options.envs for seed in missing(done, env, seeds or [1, 2, 3], steps)]
         plan = [delayed(record)(*task) for task in tasks]
     options.records.parent.mkdir(parents=True, exist_ok=True)
     for made in Parallel(n_jobs=options.jobs, return_as="generator_unordered")(plan):

@@ -36,7 +36,7 @@ def set_random_state(state: Values) -> None:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore the generators when the context ends, because SB3 does not compute this, or does not seed here."""
+    """Restore the generators when the context ends, whatever has seeded them or drawn from them."""
     state = get_random_state()
     try:
         yield

@@ -54,9 +54,9 @@ def test_a_published_agent_acts_as_the_trained_one_and_can_go_on(tmp_path: Path)
 
 def test_a_clip_shows_every_other_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "CLIP_STEPS", 10)
-    options = ["--envs", "CartPole-v1", "--agents", str(FOLDER), "--film", str(tmp_path)]
+    options = ["--envs", "CartPole-v1", "--agents", str(FOLDER), "--film", str(tmp_path / "clips")]
     assert main(["agents", *options]) == 0
-    with Image.open(tmp_path / "CartPole-v1.gif") as clip:
+    with Image.open(tmp_path / "clips" / "CartPole-v1.gif") as clip:
         # Equal pictures are one, which is shown for longer.
         shown = [picture.info["duration"] for picture in ImageSequence.Iterator(clip)]
         assert (sum(shown), clip.size) == (5 * agents.CLIP_PAUSE, (315, 210)) and len(shown) > 1

@@ -277,6 +277,11 @@ class Recipe:
     env_kwargs: Hyperparameters | None = None
     fast_envs: bool = False
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether evaluations take the most likely actions, as they do in the RL Zoo, except in Atari games."""
+        return not is_atari(spec_of(self.env_id))
+
     def make_env(
         self, n_envs: int | None = None, seed: int | None = None, monitor_dir: str | None = None, training: bool = True
     ) -> VecEnv:
@@ -492,7 +497,6 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED, weights_only)
     predictor = WithMasks(model, env) if kind_of_class(type(model.policy)).takes_masks else model
-    is_deterministic = not is_atari(spec_of(made.env_id))
-    returns, _ = evaluate_policy(predictor, env, episodes, is_deterministic, return_episode_rewards=True)
+    returns, _ = evaluate_policy(predictor, env, episodes, made.is_deterministic, return_episode_rewards=True)
     env.close()
     return np.array(returns)

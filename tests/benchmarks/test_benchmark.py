@@ -145,9 +145,12 @@ def test_gallery_takes_runs_of_a_comparison(tmp_path: Path, monkeypatch: pytest.
     assert package.main(["compare", *plan, "--checkpoints", "--jobs", "1", "--out", str(runs)]) == 0
     monkeypatch.setattr(agents, "AGENTS", published)
     options = ["--records", str(records), "--gallery", str(tmp_path / "page"), "--jobs", "1"]
-    # The second time, nothing is new.
-    for _ in range(2):
-        assert main(["gallery", "--runs", str(runs), *options]) == 0
+    # The last time, nothing is new.
+    for seeds in (["--seeds", "1"], [], []):
+        assert main(["gallery", "--runs", str(runs), *seeds, *options]) == 0
+        assert len(gallery.read(records)) == (1 if seeds else 2)
+    with pytest.raises(SystemExit, match=r"^--timesteps 9 cannot change how long the runs of --runs were"):
+        main(["gallery", "--runs", str(runs), "--timesteps", "9", *options])
     trained = {run["seed"]: run for run in of_compare.read(runs / "records") if run["label"] == "ppo_clip"}
     rows = gallery.read(records)
     assert [(row["seed"], row["timesteps"]) for row in rows] == [(0, 512), (1, 512)]
