@@ -149,6 +149,7 @@ def frames(made: Recipe, folder: Path) -> Iterator[np.ndarray]:
     shown = replace(made, env_kwargs={**(made.env_kwargs or {}), "render_mode": "rgb_array"})
     model, env = load(shown, folder, EVALUATION_SEED, weights_only=True)
     observations = env.reset()
+    th.manual_seed(EVALUATION_SEED)
     try:
         while True:
             picture = env.render()

@@ -40,6 +40,7 @@ from sb3_ppo_variants.envs.masks import check_env
 from sb3_ppo_variants.envs.outputs import Info
 from sb3_ppo_variants.errors import ArgumentError, refuse
 from sb3_ppo_variants.evaluation import WithMasks
+from sb3_ppo_variants.generators import generators_kept
 from sb3_ppo_variants.limits import ApproximateKL, ExactKL, KLAdaptive, RatioDeviation
 from sb3_ppo_variants.losses import ClippedError, Huber, SquaredError
 from sb3_ppo_variants.objectives import read_objective
@@ -497,6 +498,8 @@ def evaluate(made: Recipe, folder: str | os.PathLike[str], episodes: int, weight
     COUNT.check("episodes", episodes)
     model, env = load(made, folder, EVALUATION_SEED, weights_only)
     predictor = WithMasks(model, env) if kind_of_class(type(model.policy)).takes_masks else model
-    returns, _ = evaluate_policy(predictor, env, episodes, made.is_deterministic, return_episode_rewards=True)
+    with generators_kept():
+        th.manual_seed(EVALUATION_SEED)  # Otherwise, a stochastic policy would reach something else each time.
+        returns, _ = evaluate_policy(predictor, env, episodes, made.is_deterministic, return_episode_rewards=True)
     env.close()
     return np.array(returns)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rl_zoo3
+import torch as th
 import yaml
 from gymnasium import spaces
 from gymnasium.envs.classic_control import PendulumEnv
@@ -308,6 +309,19 @@ def test_rewards_alone_are_normalised(tmp_path: Path) -> None:
     assert isinstance(observation, np.ndarray)
     np.testing.assert_allclose(np.square(observation[:, :2]).sum(), 1, rtol=1e-5)
     assert evaluate(made, tmp_path, episodes=1)[0] < -1
+
+
+def test_a_stochastic_policy_reaches_the_same_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe("ppo_clip", "CartPole-v1")
+    train(made, tmp_path, seed=0, timesteps=256)
+    likely = evaluate(made, tmp_path, episodes=5)
+    monkeypatch.setattr(Recipe, "is_deterministic", False)
+    th.manual_seed(1)
+    first, state = evaluate(made, tmp_path, episodes=5), th.get_rng_state()
+    th.manual_seed(1)
+    assert th.equal(state, th.get_rng_state())
+    th.manual_seed(2)
+    assert evaluate(made, tmp_path, episodes=5).tolist() == first.tolist() != likely.tolist()
 
 
 def test_mujoco_is_the_papers_table_3() -> None:
